@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import psycopg
@@ -64,14 +65,14 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         "VIDEO_WORK": str(work),
         "VIDEO_ROWS": str(options.rows),
         "VIDEO_MODEL": options.model,
-        "HOLDFAST_MODELS": str(work / "models"),
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUNBUFFERED": "1",
         **(FREQUENT if options.wipe else {}),
     }
     with ExitStack() as stack:
+        models = stack.enter_context(TemporaryDirectory(prefix="video-"))  # of sockets, whose paths are short
         events = _events(options, stack)
-        environment |= events.environment
+        environment |= {"HOLDFAST_MODELS": models, **events.environment}
         lives = Lives(options, environment, Watch(events.counters), console)
         lives.live()
         os.environ.update(environment)
@@ -134,6 +135,7 @@ class Lives:
     console: Console
     kill_count: int = 0
     run_count: int = 0
+    last: Running | None = None
     chance: random.Random = field(init=False)
 
     held: dict[str, int] = field(default_factory=dict)
@@ -170,9 +172,10 @@ class Lives:
             self._wipe()
         self.run_count += 1
         if self.run_count > 3 * (self.options.kills + 1):
-            raise DemoFailed("runs fail again and again; see logs/")
+            raise DemoFailed(f"runs fail again and again; the last one:\n{self.last.log_tail() if self.last else ''}")
         log = self.options.work / "logs" / f"run-{self.run_count}.log"
-        return start([sys.executable, "-m", "examples.video.run_all"], log, self.environment)
+        self.last = start([sys.executable, "-m", "examples.video.run_all"], log, self.environment)
+        return self.last
 
     def _await_moment(self, running: Running) -> bool:
         """Wait for the next moment to kill; return whether the run has ended before."""

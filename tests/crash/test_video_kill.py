@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -33,10 +34,11 @@ NAMED = ("before-stage", "after-stage", "after-decide", "publish-begun", "publis
 
 
 @pytest.fixture(autouse=True)
-def _own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "m"))
-    yield
-    shared.stop()
+def _own_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with TemporaryDirectory(prefix="m-") as models:  # of sockets, whose paths are short
+        monkeypatch.setenv("HOLDFAST_MODELS", models)
+        yield
+        shared.stop()
 
 
 def begun(work: Path, pipeline: str, seconds: float, rows: int) -> Lives:
