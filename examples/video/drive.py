@@ -119,7 +119,8 @@ def _events(options: argparse.Namespace, stack: ExitStack) -> Events:
 
         broker = stack.enter_context(kafka_server()).bootstrap
         topics = [NewTopic(name, 1, 1) for name in (*TABLES, "damaged")]
-        for each in AdminClient({"bootstrap.servers": broker}).create_topics(topics).values():
+        admin = AdminClient({"bootstrap.servers": broker})  # it must live until the topics are there
+        for each in admin.create_topics(topics).values():
             each.result(30)
         return Events({name: kafka_rows(broker, name) for name in TABLES}, {"VIDEO_KAFKA": broker}, broker=broker)
     return Events({name: sqlite_rows(options.work / f"{name}.db", name) for name in TABLES})
