@@ -1,4 +1,5 @@
 from holdfast.connectors.byte_stream.source_spec import byte_stream as byte_stream
+from holdfast.connectors.camera.spec import camera as camera
 from holdfast.connectors.files.callback import CallbackFeed as CallbackFeed
 from holdfast.connectors.files.callback import callback as callback
 from holdfast.connectors.files.source.spec import files as files

@@ -109,7 +109,8 @@ def _demuxed_packets(chunks: Iterator[MessageChunk]) -> Iterator[EncodedPacket]:
     """Yield the packets in parts of a container, which begin with a part that begins a file."""
     parts = _Parts(chunks)
     if parts.first is not None:
-        with ContainerReader(cast("BinaryIO", parts), origin=parts.first) as reader:
+        # The first packet has the time of the first message; pictures that are shown before it may follow.
+        with ContainerReader(cast("BinaryIO", parts), clock=lambda _: parts.first) as reader:
             yield from reader.packets()
 
 

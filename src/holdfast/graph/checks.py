@@ -142,7 +142,7 @@ def _varying(node: Node) -> str | None:
 
 _SAME_AGAIN = frozenset(
     {
-        *("files", "rows", "rate", "callback", "byte_stream"),
+        *("files", "rows", "rate", "callback", "camera", "byte_stream"),
         *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "join", "accumulate"),
         *("aggregate", "lookup_as_of"),
     }

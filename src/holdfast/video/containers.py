@@ -35,9 +35,10 @@ class ContainerReader:
     origin : int, optional
         Time of the first picture, nanoseconds of Unix time.  By default the ``creation_time`` of the container, and 0
         where it has none.
-    another_origin : callable, optional
-        Returns the time at which pictures go on where the container's times jump back.  By default there where those
-        before it end.
+    clock : callable, optional
+        Of a live source, instead of ``origin``.  It is called with the time that the sender gives the first packet
+        (nanoseconds of Unix time, None where it gives none) and returns the time of that packet; None: it is left out,
+        and the next one is asked for.  It is called again where the source's times jump back.
     options : mapping of str to str, optional
         Options of FFmpeg for the container and its protocol: ``{"rtsp_transport": "tcp"}``.
     container : str, optional
@@ -73,7 +74,7 @@ class ContainerReader:
         source: str | os.PathLike[str] | BinaryIO,
         *,
         origin: int | None = None,
-        another_origin: Callable[[], int] | None = None,
+        clock: Callable[[int | None], int | None] | None = None,
         options: Mapping[str, str] | None = None,
         container: str | None = None,
         timeout_s: float | None = None,
@@ -82,7 +83,8 @@ class ContainerReader:
         self.shown = masked(self.source)
         """The source without secrets."""
         self._is_file = isinstance(source, str | os.PathLike) and os.path.isfile(self.source)
-        self._another_origin = another_origin
+        self._clock = clock
+        self._timeout_s = timeout_s or 0.0
         self._container = self._open(source, dict(options or {}), container, timeout_s)
         try:
             self._stream = self._video()
@@ -127,15 +129,6 @@ class ContainerReader:
         """Time at which the pictures that were read end."""
         return self._runs.end if self._runs else self.origin
 
-    @property
-    def start_time_realtime_us(self) -> int | None:
-        """Time of the first packet as the sender's clock has it (RTCP), microseconds of Unix time; None: it is silent.
-
-        Known once packets have come.
-        """
-        found = self._container.start_time_realtime
-        return found if found and found > 0 else None
-
     def packets(self) -> Iterator[EncodedPacket]:
         """Yield the packets in the order of decoding.
 
@@ -152,6 +145,8 @@ class ContainerReader:
         is_cut_off = self._is_cut_off()
         held: av.Packet[av.stream.Stream] | None = None
         for packet in self._video_packets():
+            if self._runs is None and not self._begin(packet):
+                continue
             if packet.is_corrupt and self._is_file and self.format != "mpegts":
                 raise self._ends_early()
             if not is_cut_off:
@@ -164,9 +159,8 @@ class ContainerReader:
             raise self._ends_early()
 
     def _packet(self, packet: av.Packet[av.stream.Stream], parameters: KeyParameters) -> EncodedPacket:
+        assert self._runs is not None
         ticks = Ticks(packet.pts, packet.dts, packet.duration or 0, packet.is_keyframe)
-        if self._runs is None:
-            self._runs = self._first_run(ticks)
         times = self._runs.times(ticks)
         if times is None:
             raise InvalidPipeline(
@@ -181,13 +175,25 @@ class ContainerReader:
             bytes(packet), times.pts, times.dts, times.duration, is_key=packet.is_keyframe, parameters=described
         )
 
-    def _first_run(self, ticks: Ticks) -> RunsOfTimes:
-        first = self._stream.start_time
-        if first is None or self.format in FORMATS:
-            first = ticks.pts if ticks.pts is not None else ticks.dts or 0
-        base = self._stream.time_base
+    def _begin(self, packet: av.Packet[av.stream.Stream]) -> bool:
+        """Begin the first run of times with a packet, unless the clock leaves it out."""
+        first, base = self._stream.start_time, self._stream.time_base
         assert base is not None
-        return RunsOfTimes(base, first, self.origin, another_origin=self._another_origin)
+        if first is None or self.format in FORMATS or self._clock is not None:
+            first = packet.pts if packet.pts is not None else packet.dts or 0
+        origin: int | None = self.origin
+        if self._clock is not None:
+            is_timed = packet.pts is not None or packet.dts is not None  # a camera may begin without
+            origin = self._clock(sender_time(packet)) if is_timed else None
+        if origin is None:
+            return False
+        self.origin = origin
+        self._runs = RunsOfTimes(base, first, origin, another_origin=self._now)
+        return True
+
+    def _now(self) -> int:
+        """Return where another run of times begins, at least."""
+        return (self._clock(None) if self._clock is not None else None) or 0
 
     # --- FFmpeg -----------------------------------------------------------------------------------------------------
 
@@ -229,6 +235,13 @@ class ContainerReader:
                 do="name a file or an address with a video stream.",
                 participant=self.shown,
             )
+        if found.codec_context is None:
+            raise InvalidPipeline(
+                f"the codec of the video in {self.shown} is not known.",
+                why="FFmpeg has no decoder for it; or the head of the file is damaged.",
+                do="get the file again, or encode it as H.264 first.",
+                participant=self.shown,
+            )
         return found
 
     def _creation_time(self) -> int | None:
@@ -244,7 +257,7 @@ class ContainerReader:
         is_ordered = not (self.format in FORMATS and codec in CODECS)
         order = None if is_ordered else DisplayOrder(self._stream)
         with self._errors_of("reading"):
-            for packet in self._container.demux():
+            for packet in self._all_packets():
                 if packet.stream_index != self._stream.index:
                     self.other_count += bool(packet.size)
                 elif not packet.size:
@@ -255,6 +268,12 @@ class ContainerReader:
                     yield from order.feed(packet)
             if order is not None:
                 yield from order.end()
+
+    def _all_packets(self) -> Iterator[av.Packet[av.stream.Stream]]:
+        try:
+            yield from self._container.demux()
+        except IndexError:
+            return  # PyAV, after the last packet, where streams have appeared that the head does not name
 
     # --- what went wrong --------------------------------------------------------------------------------------------
 
@@ -296,7 +315,11 @@ class ContainerReader:
             raise self._refusal(error, doing) from error
 
     def _refusal(self, error: av.FFmpegError, doing: str) -> HoldfastError:
+        import av
+
         why = masked(f"{error.strerror or error}.")
+        if isinstance(error, av.error.ExitError):
+            why = f"it did not answer, or sent nothing, for {self._timeout_s:g} s."
         if is_address(self.source):
             return Unavailable(
                 f"{doing} {self.shown} failed.",
@@ -317,6 +340,13 @@ class ContainerReader:
             "where they end.",
             participant=self.shown,
         )
+
+
+def sender_time(packet: av.Packet[av.stream.Stream]) -> int | None:
+    """Return the time that the sender gives a packet (RTCP), nanoseconds of Unix time; None where it gives none."""
+    if not packet.has_sidedata("prft"):
+        return None
+    return int.from_bytes(bytes(packet.get_sidedata("prft"))[:8], "little", signed=True) * 1000
 
 
 def is_address(source: str) -> bool:

@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Literal
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
 from holdfast.video.timing import SECOND_NS, utc, with_decoding_times
@@ -181,7 +181,17 @@ class PacketFile:
         found.dts, found.pts = self._last, max(ticks_of(packet.pts - self._start), self._last)
         found.duration = ticks_of(packet.duration)
         found.time_base, found.is_keyframe, found.stream = Fraction(1, TICKS), packet.is_key, self._stream
-        self._output.mux_one(found)
+        try:
+            self._output.mux_one(found)
+        except (av.FFmpegError, ValueError) as error:
+            if isinstance(error, OSError):  # of the disk
+                raise
+            raise Corrupt(
+                f"the packet at {utc(packet.pts)} cannot be written into {self._kind}.",
+                why=f"FFmpeg says {error}: it is damaged, or the codec's header in the key packet before it.",
+                do="export the parts before and after it; --exact leaves out what cannot be decoded.",
+                participant=self._name,
+            ) from error
         self.packet_count += 1
 
     def _begin(self, packet: EncodedPacket) -> av.VideoStream:

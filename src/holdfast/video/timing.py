@@ -78,7 +78,7 @@ class RunsOfTimes:
     origin : int
         Its time, nanoseconds of Unix time.
     another_origin : callable, optional
-        Returns the time at which another run begins.  By default where the last one ended.
+        Returns the time at which another run begins, at least: it does not begin before the last one ended.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ pytest.importorskip("av")
 
 import av
 
+import holdfast as hf
 from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.errors import InvalidPipeline
@@ -19,7 +20,10 @@ from holdfast.footage.importing import VideoImport
 from holdfast.footage.pictures import pictures_between, save_picture
 from holdfast.footage.streams import VideoStream
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
+from holdfast.video.containers import ContainerReader
+from holdfast.video.packets import message_times
 from tests.unit.video.made_videos import CLOSED_GOPS, OPEN_GOPS, number_of, picture, write_video
+from tests.videos import run
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +110,40 @@ def test_pictures_from_a_time_are_those_of_the_whole_cut_there(stream: VideoStre
         assert found == [row for row in whole if row[0] >= at]
 
 
-def _muxed(tmp_path: Path, container: str) -> VideoStream:
+def _stored(tmp_path: Path, rows: list[tuple[str, int, bool, bytes]]) -> VideoStream:
+    schema = pa.schema([("s", pa.string()), ("t", pa.int64()), ("k", pa.bool_()), ("d", pa.binary())])
+    sink = ByteStreamSinkSpec(str(tmp_path / "muxed"), MessageColumns("t", "d", "s", "k")).connect("out", "p", schema)
+    held = sink.open(RunIdentity("p", 1))
+    table = pa.table(dict(zip(schema.names, zip(*rows, strict=True), strict=True)), schema=schema)
+    sink.publish([Publication(EpochRecord("p", 1, 1, {"a": {"log": 1}}), (Carried(table),))], held)
+    return VideoStream(str(tmp_path / "muxed"), "muxed")
+
+
+@pytest.mark.parametrize("options", [OPEN_GOPS, CLOSED_GOPS], ids=["open", "closed"])
+@pytest.mark.parametrize("container", ["mpegts", "mp4"])
+def test_what_a_graph_muxes_is_exported(tmp_path: Path, container: str, options: dict[str, str]) -> None:
+    made = write_video(tmp_path / "a.mp4", 60, options=options)
+    with ContainerReader(made, origin=START) as reader:
+        packets = [
+            (at, {"is_key": packet.is_key, "data": packet.to_bytes()}) for at, packet in message_times(reader.packets())
+        ]
+    messages = run(hf.video.mux(container), packets)["message"]
+    rows = [("muxed", at, payload["is_key"], payload["data"]) for at, payload in messages]
+    stream = _stored(tmp_path, rows)
+    assert not stream.is_of_packets
+    for first, last in ((0, 60), (11, 12), (13, 37), (23, 48)):
+        start, end = START + first * STEP, START + last * STEP
+        export_video(stream, str(tmp_path / "out.mp4"), start, end, is_exact=True)
+        assert _shown(tmp_path / "out.mp4") == list(range(first, last))
+        export_video(stream, str(tmp_path / "copy.ts"), start, end)
+        shown = _shown(tmp_path / "copy.ts")
+        assert shown[0] <= first
+        assert set(range(first, last)) <= set(shown)
+        assert save_picture(stream, start, str(tmp_path / "out.png")) == start
+        assert _shown(tmp_path / "out.png") == [first]
+
+
+def _parts(tmp_path: Path, container: str) -> VideoStream:
     """A stream whose messages are parts of a container; those with key packets begin a file."""
     rows = []
     for group in range(5):
@@ -123,16 +160,11 @@ def _muxed(tmp_path: Path, container: str) -> VideoStream:
         parts = [data[at : at + 188 * 7] for at in range(0, len(data), 188 * 7)]
         for place, part in enumerate(parts):
             rows.append(("muxed", START + 12 * group * STEP + place, place == 0, part))
-    schema = pa.schema([("s", pa.string()), ("t", pa.int64()), ("k", pa.bool_()), ("d", pa.binary())])
-    sink = ByteStreamSinkSpec(str(tmp_path / "muxed"), MessageColumns("t", "d", "s", "k")).connect("out", "p", schema)
-    held = sink.open(RunIdentity("p", 1))
-    table = pa.table(dict(zip(schema.names, zip(*rows, strict=True), strict=True)), schema=schema)
-    sink.publish([Publication(EpochRecord("p", 1, 1, {"a": {"log": 1}}), (Carried(table),))], held)
-    return VideoStream(str(tmp_path / "muxed"), "muxed")
+    return _stored(tmp_path, rows)
 
 
 def test_a_stream_of_parts_of_a_container_is_exported_too(tmp_path: Path) -> None:
-    stream = _muxed(tmp_path, "mpegts")
+    stream = _parts(tmp_path, "mpegts")
     assert not stream.is_of_packets
     export_video(stream, str(tmp_path / "out.mp4"), START + 20 * STEP, START + 40 * STEP, is_exact=True)
     assert _shown(tmp_path / "out.mp4") == list(range(20, 40))

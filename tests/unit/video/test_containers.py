@@ -1,6 +1,8 @@
 """Packets of whatever container, with times; and what cannot be read is said with file, time and cure (issue 39)."""
 
 import io
+import random
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,9 +11,9 @@ import pytest
 
 pytest.importorskip("av")
 
-from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.video.containers import ContainerReader
-from holdfast.video.packets import EncodedPacket
+from holdfast.video.packets import EncodedPacket, message_times
 from holdfast.video.remuxing import PacketFile
 from tests.unit.video.made_videos import CLOSED_GOPS, OPEN_GOPS, decoded, write_video
 
@@ -213,3 +215,27 @@ def test_an_edit_list_begins_a_file_at_an_exact_time(tmp_path: Path) -> None:
     with av.open(str(tmp_path / "out.mp4")) as again:
         times = [frame.time for frame in again.decode(video=0)]
     assert times == pytest.approx([number * 0.04 for number in range(43)])
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.ts", "a.mkv", "a.avi", "a.h264"])
+def test_damaged_files_are_read_as_far_as_they_can_be_or_refused(tmp_path: Path, name: str) -> None:
+    """Bytes that were exchanged anywhere: times ascend all the same, and what is raised is one of ours."""
+    whole = write_video(tmp_path / name, 96, muxer={"movflags": "faststart"} if name.endswith("mp4") else {})
+    data, seed = whole.read_bytes(), random.randrange(2**32)
+    chance = random.Random(seed)
+    readable_count = 0
+    for number in range(20):
+        damaged = bytearray(data)
+        for _ in range(chance.choice((1, 10, 200))):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        (tmp_path / f"damaged-{name}").write_bytes(damaged)
+        found: list[tuple[int, EncodedPacket]] = []
+        with suppress(HoldfastError), ContainerReader(tmp_path / f"damaged-{name}", origin=START) as reader:
+            for row in message_times(reader.packets()):
+                found.append(row)
+        readable_count += bool(found)
+        times = [at for at, _ in found]
+        assert times == sorted(set(times)), f"seed {seed}, file {number}"
+        assert all(packet.dts is None or packet.dts <= packet.pts for _, packet in found), f"seed {seed}, file {number}"
+        assert all(EncodedPacket.from_bytes(packet.to_bytes()) == packet for _, packet in found)
+    assert readable_count > 3, f"seed {seed}"

@@ -1,0 +1,1 @@
+"""Cameras: what they send is journalled, and read from the journal exactly once."""
