@@ -7,7 +7,7 @@
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
-#   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres, KILLS=n, WIPE=1, SEED=n)
+#   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
 

@@ -14,21 +14,23 @@ FREQUENT = {"HOLDFAST_CHECKPOINT_FREQ": "300"}
 """Snapshots often enough for one to be there at each kill."""
 
 
-def kept(checkpoint: Path) -> SnapshotKey | None:
+def kept(checkpoint: Path, held: int = 0) -> SnapshotKey | None:
     """Return the newest snapshot of an epoch that every sink holds; None where there is none.
 
-    A later one has state of rows that a sink never got: what was decided for it goes with the ledger.
+    A later one has state of rows that a sink never got: what was decided for it goes with the ledger.  ``held`` is
+    an epoch that every sink holds as somebody else knows: a pipeline of one sink has no decisions, and after a wipe
+    there are none of epochs before it.
     """
     if not checkpoint.is_dir():
         return None
     store = LocalStore(str(checkpoint))
-    done = max((entry.key.epoch for entry in survey(store) if entry.standing is Standing.DONE), default=0)
+    done = max([held, *(entry.key.epoch for entry in survey(store) if entry.standing is Standing.DONE)])
     return max((key for key in snapshot_keys(store) if key.epoch <= done), key=lambda key: key.epoch, default=None)
 
 
-def wipe(checkpoint: Path) -> str:
+def wipe(checkpoint: Path, held: int = 0) -> str:
     """Remove everything but that snapshot; return what was done, in words."""
-    snapshot = kept(checkpoint)
+    snapshot = kept(checkpoint, held)
     assert snapshot is not None, "no snapshot was there before the kill"
     store = LocalStore(str(checkpoint))
     for key in snapshot_keys(store):

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psutil
 import psycopg
@@ -24,9 +25,11 @@ from rich.console import Console
 from demo.driver import prepare_java
 from demo.kills import DemoFailed
 from demo.processes import Running, kill_one, kill_tree, start
-from demo.watch import Watch, postgres_rows, sqlite_rows
+from demo.watch import Counter, Watch, kafka_rows, postgres_rows, sqlite_rows
 from demo.wipe import FREQUENT, kept, wipe
 from examples.video.footage import bring_in
+from holdfast.connectors.byte_stream.branch import branches
+from holdfast.testing.servers.kafka import kafka_server
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
@@ -62,26 +65,20 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         "VIDEO_WORK": str(work),
         "VIDEO_ROWS": str(options.rows),
         "VIDEO_MODEL": options.model,
-        "HOLDFAST_MODELS": str(work / "models"),
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]),
         "PYTHONUNBUFFERED": "1",
         **(FREQUENT if options.wipe else {}),
     }
     with ExitStack() as stack:
-        dsn = None
-        if options.sink == "postgres":
-            dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_video"))
-            environment["VIDEO_DSN"] = dsn
-        watcher = stack.enter_context(psycopg.connect(dsn, autocommit=True)) if dsn else None
-        counters = {
-            name: postgres_rows(watcher, name) if watcher else sqlite_rows(work / f"{name}.db", name) for name in TABLES
-        }
-        lives = Lives(options, environment, Watch(counters), console)
+        models = stack.enter_context(TemporaryDirectory(prefix="video-"))  # of sockets, whose paths are short
+        events = _events(options, stack)
+        environment |= {"HOLDFAST_MODELS": models, **events.environment}
+        lives = Lives(options, environment, Watch(events.counters), console)
         lives.live()
         os.environ.update(environment)
         from examples.video import play, verify  # here: what they import reads the environment
 
-        verdicts = verify.verify(work, options.seconds, dsn)
+        verdicts = verify.verify(work, options.seconds, events.dsn, events.broker)
         videos = {name: verify.video_of(work, name) for name in ("both_video", "left_video", "pair_video")}
     play.contact_sheet(videos, work / "contact_sheet.png")
     for name, container in videos.items():
@@ -101,6 +98,34 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
     return 0 if all(verdict.is_exact for verdict in verdicts) and lives.kill_count == options.kills else 1
 
 
+@dataclass(frozen=True)
+class Events:
+    """Where events go, and how they are counted."""
+
+    counters: dict[str, Counter]
+    environment: dict[str, str] = field(default_factory=dict)
+    dsn: str | None = None
+    broker: str | None = None
+
+
+def _events(options: argparse.Namespace, stack: ExitStack) -> Events:
+    """Start what the events go to, for as long as the stack is open."""
+    if options.sink == "postgres":
+        dsn = stack.enter_context(scratch_schema(stack.enter_context(postgres_dsn()), "holdfast_video"))
+        watcher = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        return Events({name: postgres_rows(watcher, name) for name in TABLES}, {"VIDEO_DSN": dsn}, dsn=dsn)
+    if options.sink == "kafka":
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        broker = stack.enter_context(kafka_server()).bootstrap
+        topics = [NewTopic(name, 1, 1) for name in (*TABLES, "damaged")]
+        admin = AdminClient({"bootstrap.servers": broker})  # it must live until the topics are there
+        for each in admin.create_topics(topics).values():
+            each.result(30)
+        return Events({name: kafka_rows(broker, name) for name in TABLES}, {"VIDEO_KAFKA": broker}, broker=broker)
+    return Events({name: sqlite_rows(options.work / f"{name}.db", name) for name in TABLES})
+
+
 @dataclass
 class Lives:
     """The pipelines in one process after the other, until they have come to the end."""
@@ -111,8 +136,11 @@ class Lives:
     console: Console
     kill_count: int = 0
     run_count: int = 0
+    last: Running | None = None
     chance: random.Random = field(init=False)
 
+    held: dict[str, int] = field(default_factory=dict)
+    """Pipeline -> the epoch of which a wipe has left the snapshot."""
     victims: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,9 +173,10 @@ class Lives:
             self._wipe()
         self.run_count += 1
         if self.run_count > 3 * (self.options.kills + 1):
-            raise DemoFailed("runs fail again and again; see logs/")
+            raise DemoFailed(f"runs fail again and again; the last one:\n{self.last.log_tail() if self.last else ''}")
         log = self.options.work / "logs" / f"run-{self.run_count}.log"
-        return start([sys.executable, "-m", "examples.video.run_all"], log, self.environment)
+        self.last = start([sys.executable, "-m", "examples.video.run_all"], log, self.environment)
+        return self.last
 
     def _await_moment(self, running: Running) -> bool:
         """Wait for the next moment to kill; return whether the run has ended before."""
@@ -185,17 +214,27 @@ class Lives:
         self.console.print(f"{number}, alone")
         return False
 
-    def _checkpoints(self) -> list[Path]:
-        return [self.options.work / "checkpoint" / name for name in PIPELINES]
-
     def _may_be_killed(self) -> bool:
         # A start without any state would be refused: it could not tell what was lost.
-        return not self.options.wipe or all(kept(checkpoint) is not None for checkpoint in self._checkpoints())
+        return not self.options.wipe or all(kept(self._checkpoint(name), self._held(name)) for name in PIPELINES)
 
     def _wipe(self) -> None:
-        for checkpoint in self._checkpoints():
-            if kept(checkpoint) is not None:
-                self.console.print(f"{checkpoint.name}: {wipe(checkpoint)}")
+        for name in PIPELINES:
+            checkpoint, held = self._checkpoint(name), self._held(name)
+            if snapshot := kept(checkpoint, held):
+                self.console.print(f"{name}: {wipe(checkpoint, held)}")
+                self.held[name] = snapshot.epoch
+
+    def _checkpoint(self, name: str) -> Path:
+        return Path(self.options.work / "checkpoint" / name)
+
+    def _held(self, name: str) -> int:
+        """Return an epoch that the sinks of a pipeline hold, beside those that its decisions tell."""
+        if name != "annotate":
+            return self.held.get(name, 0)
+        branch = branches(str(self.options.work / "videos")).get("annotate/annotated")  # of one sink: it has the word
+        last = branch.log.last() if branch else None
+        return last.epoch if last else 0
 
 
 def _is(process: psutil.Process, victim: str) -> bool:
@@ -210,7 +249,7 @@ def _is(process: psutil.Process, victim: str) -> bool:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.video.drive", description="Kill cameras, lose no frame.")
-    parser.add_argument("--sink", choices=("sqlite", "postgres"), default="sqlite", help="where the events go")
+    parser.add_argument("--sink", choices=("sqlite", "postgres", "kafka"), default="sqlite", help="where the events go")
     parser.add_argument("--seed", type=int, help="seed of the scene and of the kills; random and printed when absent")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--wipe", action="store_true", help="remove the checkpoints after every kill, but one snapshot")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -17,13 +18,14 @@ from examples.video.detector import shared
 from examples.video.footage import bring_in
 from examples.video.scene import GATE, LEFT, RIGHT
 from holdfast import faults
+from holdfast.quarantine.dead_letters import read_letters
+from holdfast.store.local import LocalStore
 from tests.crash.lives import MODES, Lives
 from tests.everyday import seed_of_kills
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 SIZE = (320, 180)
-SECONDS = {"both": 8, "pair": 8}
 CHAIN = (("carried", "after-publish:2"), ("staged", "after-decide:4"), ("carried", "jvm:1"))
 """How a life stages its rows, and where it dies."""
 
@@ -32,10 +34,11 @@ NAMED = ("before-stage", "after-stage", "after-decide", "publish-begun", "publis
 
 
 @pytest.fixture(autouse=True)
-def _own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("HOLDFAST_MODELS", str(tmp_path / "m"))
-    yield
-    shared.stop()
+def _own_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with TemporaryDirectory(prefix="m-") as models:  # of sockets, whose paths are short
+        monkeypatch.setenv("HOLDFAST_MODELS", models)
+        yield
+        shared.stop()
 
 
 def begun(work: Path, pipeline: str, seconds: float, rows: int) -> Lives:
@@ -90,3 +93,21 @@ def test_no_frame_is_lost_and_none_doubled_by_many_kills_by_seed(pipeline: str, 
 
 def test_the_named_points_exist() -> None:
     assert {*NAMED} <= {*faults.POINTS}
+
+
+@pytest.mark.nightly
+def test_a_frame_that_kills_its_process_is_isolated_and_all_others_are_there(tmp_path: Path) -> None:
+    bring_in(tmp_path, 6, 7, SIZE, (GATE,))
+    packets = verify.packets(tmp_path, GATE)
+    bad, _ = packets[40]
+    environment = {"CRASH_BAD": str(bad), "VIDEO_ROWS": "15", "HOLDFAST_POISON_ATTEMPTS": "1"}
+    lives = Lives(tmp_path, "poisoned_video", {**environment, "HOLDFAST_RESTART_FIRST": "1 ms"})
+    lives.arguments = ("--supervise", "--on-poison", "isolate")
+    assert lives.end() == 0, lives.said()
+    (letter,) = read_letters(LocalStore(str(tmp_path / "checkpoint")))
+    assert [row["timestamp"] for row in letter.table.to_pylist()] == [bad]
+    found = sorted(verify.held(tmp_path, "events"))
+    assert [row[0] for row in found] == [time for time, _ in packets if time != bad]
+    group = next(number for number in range(41, 90) if packets[number][1]["is_key"])
+    sound = [row for row in found if row[0] < bad or row[0] >= packets[group][0]]
+    assert [row[1] for row in sound] == [*range(40), *range(group, 90)]

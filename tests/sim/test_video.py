@@ -10,7 +10,9 @@ from collections import Counter
 
 import pytest
 
-from tests.fake_codec import STEP, error_of, filmed, graph_of, picture_of, viewed
+import holdfast as hf
+from holdfast.flow import saving
+from tests.fake_codec import STEP, FakeEncode, error_of, filmed, graph_of, picture_of, viewed
 from tests.sim.pts_plays import CLOSED, NANOSECOND, Auditor, Shown, live, pairs, places
 from tests.sim.video_plays import play
 
@@ -31,6 +33,24 @@ def test_decoding_gives_every_frame_once_and_from_a_time_on_those_at_or_after_it
         assert [(t, event["seen"]) for t, event in found] == [(t, event["seen"]) for t, event in whole if t >= start], (
             start
         )
+
+
+def test_what_an_epoch_is_encoded_to_does_not_depend_on_what_ran_before_it() -> None:
+    """Else a worker that lived through a dropped evaluation could go on with a group that nobody has (its twin has)."""
+    graph = hf.flow.Graph("encode")
+    graph.output("packet", graph.input("frame", int) | hf.flow.node(FakeEncode))
+    frames = [(number * STEP, picture_of("a", number)) for number in range(9)]
+    made = []
+    for epochs in ((3, 6, 9), (1, 6, 9), (6, 9)):
+        with graph.start(executor=hf.flow.Sequential()) as run:
+            packets = run.collect("packet")
+            for number, (at, frame) in enumerate(frames, 1):
+                run.add("frame", frame, at=at)
+                if number in epochs:
+                    saving.save(run, "the test")
+        made.append(packets[6:])
+    assert made[0] == made[1] == made[2]
+    assert made[0][0][1]["is_key"]
 
 
 @pytest.mark.parametrize("start", [None, CLIP], ids=["whole", "clipped"])
