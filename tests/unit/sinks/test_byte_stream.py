@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast import write
+from holdfast import read, write
 from holdfast.connectors.byte_stream import append, data_file, staging
 from holdfast.connectors.byte_stream.branch import BranchView
 from holdfast.connectors.byte_stream.data_file import ReaderMark
 from holdfast.connectors.byte_stream.log_target import ByteStreamSink
 from holdfast.connectors.byte_stream.manifest import DataFile
 from holdfast.connectors.byte_stream.messages import MessageColumns
-from holdfast.connectors.byte_stream.publishing import RetentionRules
+from holdfast.connectors.byte_stream.publishing import RetentionRules, needed
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.errors import BadRow, Corrupt, Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, Held, Publication, Refused, RunIdentity
+from holdfast.positions import SegmentSet
 from holdfast.store.entry_log import KEPT
 from holdfast.values import Task
 from tests.byte_store import verify
@@ -310,6 +312,41 @@ def test_no_file_goes_that_a_registered_reader_needs(tmp_path: Path) -> None:
     front.remove()
     writing.publish(*frames(101, 120))
     assert writing.messages()[0][0] > 90
+
+
+def test_parts_of_a_reader_let_go_of_their_streams_alone(tmp_path: Path) -> None:
+    """design/0048, section 3: what a part says holds for its streams; the whole, or the end of all, takes it away."""
+    writing = Writing(tmp_path / "store", {"target_bytes": 300, "retain_bytes": 300})
+    segments = [f"{PIPELINE}/out/{stream}" for stream in ("front", "back")]
+    mark = ReaderMark(writing.path, "both", "here", None)
+    mark.put({})
+    mark.put_segment(segments[0], 40)
+    assert [needed(writing.path, segment) for segment in segments] == [40, 0]
+    mark.put_segment(segments[1], 7)
+    mark.put_segment(segments[0], None)
+    assert [needed(writing.path, segment) for segment in segments] == [None, 7]
+    assert [mark.is_released(segment) for segment in segments] == [True, False]
+    mark.put({segments[0]: 90, segments[1]: 20})
+    assert [needed(writing.path, segment) for segment in segments] == [90, 20]
+    mark.put_segment(segments[1], 30)
+    mark.remove()
+    assert [needed(writing.path, segment) for segment in segments] == [None, None]
+    assert [path.name for path in (tmp_path / "store" / "_readers").glob("*.json")] == []
+
+
+def test_the_last_part_that_ends_takes_the_mark_of_a_bounded_reader_away(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "store", {"target_bytes": 300})
+    writing.publish(*frames(0, 20))
+    writing.publish(*frames(20, 40, camera="back"))
+    spec: Any = read.byte_stream(writing.path, end="latest", timestamps="bigint", name="both").node.spec
+    one = SegmentSet(frozenset({f"{PIPELINE}/out/front"}))
+    parts = [spec.of_segments(of).open("both", str(tmp_path / "w")) for of in (one, replace(one, is_rest=True))]
+    marks = tmp_path / "store" / "_readers"
+    ends = [part.latest(part.initial(), bounded=False) for part in parts]
+    parts[0].committed(ends[0])
+    assert (needed(writing.path, f"{PIPELINE}/out/front"), needed(writing.path, f"{PIPELINE}/out/back")) == (None, 0)
+    parts[1].committed(ends[1])
+    assert list(marks.glob("*.json")) == []
 
 
 def test_a_reader_whose_mark_is_damaged_needs_everything_and_is_named(
