@@ -51,7 +51,7 @@ def test_the_messages_from_a_key_message_on_are_a_file(stream: str, container: s
 @pytest.mark.parametrize("place", [GOP // 2, GOP])
 @pytest.mark.parametrize("seconds", [3, 7200])
 def test_a_gap_keeps_the_times_of_concatenated_fragments(place: int, seconds: int) -> None:
-    packets = packets_of("h264 closed", 3 * GOP)
+    packets = list(packets_of("h264 closed", 3 * GOP))
     for number in range(place, len(packets)):
         packet = packets[number]
         dts = None if packet.dts is None else packet.dts + seconds * 10**9
