@@ -148,7 +148,7 @@ class VideoImport:
         shown = masked(path)
         _check_readable(path, shown)
         found = record_of(path, shown)
-        known = known_file(self._records, self._progress, found)
+        known = known_file(self._records, self._progress, found, path)
         if known is not None and known.is_finished:
             origin = known.record.origin
             return FileReport(

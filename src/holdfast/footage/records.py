@@ -97,7 +97,7 @@ class FileRecord:
         return cls(**{**fields, "before": Progress(**fields["before"])})
 
 
-def record_of(path: str, shown: str) -> FileRecord:
+def record_of(path: str, shown: str, head_bytes: int = HEAD_BYTES) -> FileRecord:
     """Return what a file is known again by.
 
     Parameters
@@ -106,11 +106,13 @@ def record_of(path: str, shown: str) -> FileRecord:
         A file or an address.
     shown : str
         The same without secrets.
+    head_bytes : int
+        Of how many of its first bytes, at most.
     """
     if is_address(path):
         return FileRecord(shown, "", 0)
     with open(path, "rb") as file:
-        head = file.read(HEAD_BYTES)
+        head = file.read(min(head_bytes, HEAD_BYTES))
         size = os.fstat(file.fileno()).st_size
     # Of the head alone: a file that is recorded still, or that was copied in part, goes on when it is longer.
     return FileRecord(os.path.basename(path), hashlib.sha256(head).hexdigest()[:32], size)
@@ -126,7 +128,7 @@ class KnownFile:
     is_finished: bool
 
 
-def known_file(records: Sequence[FileRecord], progress: Progress, wanted: FileRecord) -> KnownFile | None:
+def known_file(records: Sequence[FileRecord], progress: Progress, wanted: FileRecord, path: str) -> KnownFile | None:
     """Return what the stream has of a file; None where it was never begun.
 
     Parameters
@@ -137,9 +139,11 @@ def known_file(records: Sequence[FileRecord], progress: Progress, wanted: FileRe
         How far imports are.
     wanted : FileRecord
         The file, as :func:`record_of` finds it.
+    path : str
+        Where it is: what was shorter than its head when it was begun is known by as many bytes.
     """
     for number, record in reversed(list(enumerate(records, 1))):
-        if record.is_of(wanted):
+        if record.name == wanted.name and record.is_of(record_of(path, wanted.name, record.size_bytes)):
             later = records[number].before if number < len(records) else progress
             is_same = record.size_bytes == wanted.size_bytes
             return KnownFile(

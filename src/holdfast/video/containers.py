@@ -312,7 +312,7 @@ class ContainerReader:
         try:
             yield
         except av.FFmpegError as error:
-            raise self._refusal(error, doing) from error
+            raise self._refusal(error, doing) from None  # FFmpeg's text has the address, and its password
 
     def _refusal(self, error: av.FFmpegError, doing: str) -> HoldfastError:
         import av

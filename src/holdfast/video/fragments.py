@@ -27,8 +27,8 @@ _OPTIONS = {
     "avoid_negative_ts": "disabled",
 }
 _MICRO = 10**6
-_GAP_MAX = 2 * SECOND_NS
-"""A sample's duration has 32 bits: in nanoseconds at most 4.2 seconds."""
+_GAP_MAX = 1800 * SECOND_NS
+"""A sample's duration has 32 bits: in microseconds 71 minutes.  Behind a longer gap another fragment begins."""
 
 
 class NotMuxed(ValueError):
@@ -58,23 +58,37 @@ def fragment(packets: Sequence[EncodedPacket], parameters: CodecParameters, numb
         import av
     if not parameters.extradata and parameters.codec in STREAM_TYPES:  # the packets have it
         parameters = replace(parameters, extradata=sets_in(packets[0].data, parameters.codec))
-    dated = list(with_decoding_times(packets))
-    times = [_dts(each) for each in dated]
-    durations = [after - at for at, after in zip(times, [*times[1:], times[-1] if end is None else end], strict=True)]
-    unit = SECOND_NS if max(durations) < _GAP_MAX else _MICRO
-    memory = io.BytesIO()
+    parts: list[list[EncodedPacket]] = [[]]
+    for packet in with_decoding_times(packets):
+        if parts[-1] and _dts(packet) - _dts(parts[-1][-1]) > _GAP_MAX:
+            parts.append([])
+        parts[-1].append(packet)
+    ends = [*(_dts(part[0]) for part in parts[1:]), _dts(parts[-1][-1]) if end is None else end]
     try:
-        with av.open(memory, "w", format="mp4", options={**_OPTIONS, "fragment_index": str(number)}) as output:
-            stream = add_packet_stream(output, parameters, unit)
-            for packet, duration in zip(dated, durations, strict=True):
-                made: Packet[Stream] = av.Packet(packet.data)
-                made.pts, made.dts = packet.pts * unit // SECOND_NS, _dts(packet) * unit // SECOND_NS
-                made.duration = max(0, duration * unit // SECOND_NS)
-                made.time_base, made.is_keyframe, made.stream = Fraction(1, unit), packet.is_key, stream
-                output.mux_one(made)
+        return b"".join(_file(part, parameters, number, after) for part, after in zip(parts, ends, strict=True))
     except (av.FFmpegError, ValueError, OverflowError) as error:
         raise NotMuxed(f"the packets of {parameters.codec} do not go into an MP4: {error}") from None
+
+
+def _file(packets: Sequence[EncodedPacket], parameters: CodecParameters, number: int, end: int) -> bytes:
+    """Return packets without a long gap as a file; all have the same ticks, since readers keep those of the first."""
+    import av
+
+    memory = io.BytesIO()
+    times = [*map(_dts, packets), end]
+    with av.open(memory, "w", format="mp4", options={**_OPTIONS, "fragment_index": str(number)}) as output:
+        stream = add_packet_stream(output, parameters, _MICRO)
+        for packet, at, after in zip(packets, times, times[1:], strict=False):
+            made: Packet[Stream] = av.Packet(packet.data)
+            made.pts, made.dts = _micro(packet.pts), _micro(at)
+            made.duration = _micro(min(max(0, after - at), _GAP_MAX))
+            made.time_base, made.is_keyframe, made.stream = Fraction(1, _MICRO), packet.is_key, stream
+            output.mux_one(made)
     return memory.getvalue()
+
+
+def _micro(nanoseconds: int) -> int:
+    return (nanoseconds + 500) // 1000
 
 
 def _dts(packet: EncodedPacket) -> int:

@@ -70,6 +70,18 @@ def test_a_file_that_has_grown_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert [row[:2] for row in found] == [row[:2] for row in wanted]
 
 
+def test_a_file_that_was_shorter_than_its_head_is_known_when_it_has_grown(tmp_path: Path) -> None:
+    made = write_video(tmp_path / "a.ts")
+    whole, store = made.read_bytes(), tmp_path / "store"
+    assert len(whole) < 64 * 2**10
+    made.write_bytes(whole[: 188 * (len(whole) // 188 // 2)])
+    _add(store, made)
+    assert 0 < len(_messages(store)) < 48
+    made.write_bytes(whole)
+    assert _add(store, made, start=None) == [48]
+    assert len(_messages(store)) == 48
+
+
 def test_what_a_truncated_file_has_is_kept_and_the_whole_one_completes_it(tmp_path: Path) -> None:
     made = write_video(tmp_path / "a.mp4", 240, size=(640, 480), muxer={"movflags": "faststart"})
     whole, store = made.read_bytes(), tmp_path / "store"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import av
@@ -44,6 +46,24 @@ def test_the_messages_from_a_key_message_on_are_a_file(stream: str, container: s
         number = (messages[key][0] - BEGIN) // FRAME
         rest = decoded(b"".join(payload["data"] for _, payload in messages[key:]), container)
         assert rest[-len(whole[number:]) :] == whole[number:]
+
+
+@pytest.mark.parametrize("place", [GOP // 2, GOP])
+@pytest.mark.parametrize("seconds", [3, 7200])
+def test_a_gap_keeps_the_times_of_concatenated_fragments(place: int, seconds: int) -> None:
+    packets = list(packets_of("h264 closed", 3 * GOP))
+    for number in range(place, len(packets)):
+        packet = packets[number]
+        dts = None if packet.dts is None else packet.dts + seconds * 10**9
+        packets[number] = replace(packet, pts=packet.pts + seconds * 10**9, dts=dts)
+    messages = run(hf.video.mux("mp4"), messages_of(packets))["message"]
+    data = b"".join(payload["data"] for _, payload in messages)
+    with av.open(io.BytesIO(data), format="mp4") as opened:
+        (video,) = opened.streams.video
+        assert video.time_base == Fraction(1, 10**6)
+        assert [each.pts for each in opened.demux(video) if each.size] == [each.pts // 1000 for each in packets]
+    made = run(hf.video.demux("mp4"), messages)["packet"]
+    assert [EncodedPacket.from_bytes(payload["data"]).pts for _, payload in made] == [each.pts for each in packets]
 
 
 @pytest.mark.slow
