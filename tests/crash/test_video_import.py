@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("av")
-
 from holdfast.connectors.byte_stream import append
 from holdfast.connectors.byte_stream.branch import branches
 from holdfast.connectors.byte_stream.staging import write_all

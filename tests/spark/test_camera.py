@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("av")
-
 import holdfast as hf
 from holdfast.connectors.byte_stream.branch import branches
 from holdfast.video.packets import EncodedPacket

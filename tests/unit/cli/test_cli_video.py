@@ -6,9 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("av")
-
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app

@@ -4,12 +4,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import pyarrow as pa
 import pytest
-
-pytest.importorskip("av")
-
-import av
 
 import holdfast as hf
 from holdfast.connectors.byte_stream.messages import MessageColumns

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("av")
-
 from holdfast.connectors.byte_stream.branch import branches
 from holdfast.errors import Corrupt, Fenced, InvalidPipeline
 from holdfast.footage.importing import END, VideoImport

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("av")
-
 from holdfast import read
 from holdfast.connectors.camera.connection import Received
 from holdfast.connectors.camera.inbox import Inbox
