@@ -7,8 +7,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from holdfast.connectors.camera.inbox import Inbox
 from holdfast.connectors.camera.receiving import CameraReceiver, entries_of
 from holdfast.connectors.camera.source import CameraSource
 from holdfast.connectors.camera.spec import CameraSpec
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import Corrupt, InternalError, InvalidPipeline, Unavailable
 from holdfast.video.packets import EncodedPacket
 from tests.camera_server import camera_server, rtsp_camera
 from tests.unit.video.made_videos import CLOSED_GOPS, OPEN_GOPS, decoded, write_video
@@ -239,6 +241,86 @@ def test_a_camera_that_is_not_there_is_tried_again_and_its_password_shown_nowher
     receiver.stop()
     assert "rtsp://admin:***@127.0.0.1:1/x?token=***" in caplog.text
     assert "hunter" not in caplog.text + shown
+
+
+@pytest.mark.parametrize("is_journalled", [False, True])
+def test_what_nobody_expected_ends_a_file_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_journalled: bool
+) -> None:
+    """Else the pipeline would wait for a thread that is gone; and a full inbox for who takes nothing out of it."""
+    made = write_video(tmp_path / "1.mp4", 24, options=CLOSED_GOPS)
+    receiver = CameraReceiver(_spec(made, tmp_path).of)
+
+    def broken(*_: object) -> object:
+        raise ValueError("not thought of")
+
+    if is_journalled:
+        monkeypatch.setattr(receiver, "_table", broken)
+    else:
+        monkeypatch.setattr("holdfast.connectors.camera.receiving.received_from", broken)
+    receiver.start()
+    receiver.join()
+    assert isinstance(receiver.failure, InternalError)
+    assert "not thought of" in str(receiver.failure)
+
+
+def test_a_connection_that_breaks_by_what_nobody_expected_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = CameraReceiver(replace(_spec("tcp://127.0.0.1:1", tmp_path).of, first_pause_s=0.01))
+    attempts = threading.Event()
+    tried: list[None] = []
+
+    def broken(*_: object) -> object:
+        tried.append(None)
+        if len(tried) > 2:
+            attempts.set()
+        raise ValueError("not thought of")
+
+    monkeypatch.setattr("holdfast.connectors.camera.receiving.received_from", broken)
+    receiver.start()
+    assert attempts.wait(DEADLINE_S)
+    receiver.stop()
+    assert receiver.failure is None
+
+
+def test_once_the_journal_has_failed_no_connection_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = CameraReceiver(replace(_spec("tcp://127.0.0.1:1", tmp_path).of, first_pause_s=0.01))
+    packet = EncodedPacket(b"x", 1, is_key=True)
+    monkeypatch.setattr(
+        "holdfast.connectors.camera.receiving.received_from", lambda *_: iter([Received(1, packet, None)])
+    )
+
+    def broken(*_: object) -> object:
+        raise Corrupt("the journal is damaged.", why="a test says so.", do="nothing.")
+
+    monkeypatch.setattr(receiver, "_table", broken)
+    receiver.start()
+    receiver.join()
+    assert isinstance(receiver.failure, Corrupt)
+
+
+def test_what_comes_behind_an_entry_that_cannot_be_written_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = CameraReceiver(_spec("tcp://127.0.0.1:1", tmp_path).of)
+    pushed: list[object] = []
+
+    def unavailable(_: object, table: object) -> None:
+        pushed.append(table)
+        receiver._stopping.set()
+        raise Unavailable("the disk is full.", why="a test says so.", do="nothing.")
+
+    monkeypatch.setattr("holdfast.connectors.files.callback.CallbackFeed.push", unavailable)
+    packet = EncodedPacket(b"x" * 20 * 2**20, 1, is_key=True)
+    for at in (1, 2):
+        receiver._inbox.put(Received(at, packet, None), 1)
+    receiver._inbox.close()
+    receiver._journal()
+    assert len(pushed) == 1
+    assert isinstance(receiver.failure, Unavailable)
 
 
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from holdfast.connectors.camera.connection import CameraAddress, Reached, Receiv
 from holdfast.connectors.camera.inbox import Inbox
 from holdfast.connectors.files import journal
 from holdfast.connectors.files.callback import CallbackFeed
-from holdfast.errors import HoldfastError, InDoubt, Unavailable
+from holdfast.errors import HoldfastError, InDoubt, InternalError, Unavailable
+from holdfast.masking import masked
 from holdfast.ports import Clock
 from holdfast.store import durable, sealed
 from holdfast.video.packets import EncodedPacket
@@ -115,18 +116,32 @@ class CameraReceiver:
             if lock is not None:
                 self._reached = end_of_journal(self._of.feed.directory)
                 self._connect_again_and_again()
-        except HoldfastError as error:
-            self.failure = error
-            log.error("%s: %s", self._camera, error)
+        except Exception as error:
+            self._fail(error)
         finally:
             self._inbox.close()
             self._threads[1].join()
             if lock is not None:
                 os.close(lock)
 
+    def _fail(self, error: Exception) -> None:
+        """Keep what ends it, for who plans epochs: a thread that dies in silence would be waited for."""
+        self.failure = self.failure or self._as_error(error)
+        log.error("%s: %s", self._camera, self.failure, exc_info=not isinstance(error, HoldfastError))
+
+    def _as_error(self, error: Exception) -> HoldfastError:
+        if isinstance(error, HoldfastError):
+            return error
+        return InternalError(
+            f"receiving from {self._camera} ended by {type(error).__name__}: {masked(str(error))}.",
+            why="nothing of it was expected there.",
+            do="please report this with the log; starting the pipeline again is safe.",
+            participant=self._of.stream,
+        )
+
     def _connect_again_and_again(self) -> None:
         pause = self._of.first_pause_s
-        while not self._stopping.is_set():
+        while not self._stopping.is_set() and self.failure is None:
             before = self._reached
             try:
                 self._take_all()
@@ -137,10 +152,10 @@ class CameraReceiver:
                         self._of.feed.close()
                     return
                 why = "it ended."
-            except HoldfastError as error:
+            except Exception as error:
                 if self._of.address.is_file:
                     raise
-                why = error.message
+                why = self._as_error(error).message
             if self._reached != before:
                 pause = self._of.first_pause_s
             log.warning("%s: no connection; it is tried again in %.1f s: %s", self._camera, pause, why)
@@ -180,8 +195,9 @@ class CameraReceiver:
             while several := self._inbox.take():
                 for entry in entries_of(several):
                     self._push(self._table(entry))
-        except HoldfastError as error:
-            self.failure = error
+        except Exception as error:
+            self._fail(error)
+        finally:
             self._inbox.close()
 
     def _push(self, table: pa.Table) -> None:
@@ -193,9 +209,10 @@ class CameraReceiver:
                 log.warning("%s: %s", self._camera, error)
             except Unavailable as error:
                 log.warning("%s: the journal cannot be written; it is tried again: %s", self._camera, error)
-                if not self._stopping.wait(pause):
-                    pause = min(2 * pause, _LONGEST_PAUSE_S)
-                    continue
+                if self._stopping.wait(pause):
+                    raise  # what comes behind it is left out, too: else it would lack without a gap
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+                continue
             return
 
     def _table(self, rows: Sequence[Received]) -> pa.Table:
