@@ -14,7 +14,7 @@ from holdfast.footage.pictures import Pictures, packets_before, pictures_between
 from holdfast.footage.streams import AFTER_END, VideoStream, check_range
 from holdfast.store import durable
 from holdfast.video.packets import EncodedPacket
-from holdfast.video.remuxing import TICKS, Container, PacketFile, container_of, ticks_of
+from holdfast.video.remuxing import TICKS, Container, PacketFile, check_gap, container_of, ticks_of
 from holdfast.video.timing import utc
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def _encode(stream: VideoStream, path: str, container: Container, start: int | N
     pictures = Pictures()
     first: int | None = None
     last, count = 0, 0
+    before: int | None = None
     out: av.video.VideoStream | None = None
     with av.open(path, "w", format=container) as file:
         for frame in pictures_between(stream, start, end, pictures):
@@ -121,6 +122,8 @@ def _encode(stream: VideoStream, path: str, container: Container, start: int | N
                 out.time_base = out.codec_context.time_base = Fraction(1, TICKS)
             if (frame.width, frame.height) != (out.width, out.height):
                 frame = frame.reformat(width=out.width, height=out.height)
+            check_gap(container, before, ticks_of(at - first), at)
+            before = ticks_of(at - first)
             last = max(last, at + (frame.duration or 0))
             frame.pts, frame.time_base = ticks_of(at - first), Fraction(1, TICKS)
             file.mux(out.encode(frame))

@@ -31,6 +31,9 @@ SUFFIXES: dict[str, Container] = {
 TICKS = 90_000
 """Ticks of a second, in what is written: the clock of MPEG."""
 
+_GAP_TICKS = 2**31
+"""From here on FFmpeg writes another length of a sample into MP4; in MPEG-TS a gap of twice as much is none."""
+
 _EMPTY_UNITS = {"h264": b"\0\0\0\1\x09\xf0", "hevc": b"\0\0\0\1\x46\x01\x50", "av1": b"\x12\0"}
 """A packet without a picture of each codec whose packets are looked into."""
 
@@ -175,6 +178,7 @@ class PacketFile:
         assert self._start is not None
         dts = packet.pts if packet.dts is None else packet.dts
         ticks = ticks_of(dts - self._start)
+        check_gap(self._kind, self._last, ticks, packet.pts)
         self._last = ticks if self._last is None else max(ticks, self._last + 1)
         data = self._parameter_sets + packet.data if packet.is_key else packet.data
         found: av.Packet[av.stream.Stream] = av.Packet(data)
@@ -248,6 +252,32 @@ def avc_parameter_sets(extradata: bytes) -> bytes:
             found += length.to_bytes(size, "big") + extradata[place + 2 : place + 2 + length]
             place += 2 + length
     return found
+
+
+def check_gap(container: Container, before: int | None, ticks: int, at: int) -> None:
+    """Refuse a gap that a container cannot say: MP4 has 32 bits for it, and the clock of MPEG-TS begins again.
+
+    Parameters
+    ----------
+    container : str
+        The container.
+    before, ticks : int
+        Times of two packets that follow each other; None: it is the first.
+    at : int
+        Time of the second one, nanoseconds, for the error.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is too long.
+    """
+    if container != "matroska" and before is not None and ticks - before >= _GAP_TICKS:
+        raise InvalidPipeline(
+            f"there is nothing for {(ticks - before) / TICKS / 3600:.1f} h before {utc(at)}, which {container} cannot "
+            "say.",
+            why=f"its times have too few bits for a gap of {_GAP_TICKS / TICKS / 3600:.1f} h or more.",
+            do=f"export it in parts: up to {utc(at)}, and from there on; or write a file that ends with .mkv.",
+        )
 
 
 def ticks_of(nanoseconds: int) -> int:

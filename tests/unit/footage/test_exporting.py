@@ -75,6 +75,28 @@ def test_an_export_begins_at_the_key_frame_before_the_range_and_has_all_of_it(
         assert not list(tmp_path.glob("*.part"))
 
 
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("name", ["out.mp4", "out.ts", "out.mkv"])
+def test_a_gap_is_exported_or_refused(tmp_path: Path, name: str, is_exact: bool) -> None:
+    """An MP4 with a gap of 7 hours would be shown without it, and nobody told."""
+    made = write_video(tmp_path / "a.mp4", 24, options=CLOSED_GOPS)
+    for hours in (6, 7):
+        with VideoImport(str(tmp_path / f"store{hours}"), "cam1") as importing:
+            importing.add(str(made), START)
+            again = tmp_path / f"{hours}.mp4"
+            again.write_bytes(made.read_bytes())
+            importing.add(str(again), START + hours * 3600 * 10**9)
+    export_video(VideoStream(str(tmp_path / "store6"), "cam1"), str(tmp_path / name), is_exact=is_exact)
+    assert _times(tmp_path / name)[24] == pytest.approx(6 * 3600, abs=0.001)
+    long = VideoStream(str(tmp_path / "store7"), "cam1")
+    if name == "out.mkv":
+        export_video(long, str(tmp_path / name), is_exact=is_exact)
+        assert _times(tmp_path / name)[24] == pytest.approx(7 * 3600, abs=0.001)
+    else:
+        with pytest.raises(InvalidPipeline, match=r"nothing for 7\.0 h[\s\S]*in parts"):
+            export_video(long, str(tmp_path / name), is_exact=is_exact)
+
+
 def test_a_range_without_pictures_is_refused_and_leaves_no_file(stream: VideoStream, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match=r"has nothing there[\s\S]*2026-01-01T00:00:00Z to 2026-01-01T00:00:02"):
         export_video(stream, str(tmp_path / "out.mp4"), START + 10**12)
