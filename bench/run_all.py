@@ -38,6 +38,7 @@ COMMANDS = {
         ("bench.object_store",),
         ("bench.flow",),
         ("bench.video",),
+        ("bench.shards_on_paper",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -66,6 +67,7 @@ COMMANDS = {
         ("bench.object_store", "--epochs", "30", "--warm", "5", "--rounds", "2"),
         ("bench.flow", "--sets", "20000", "--rows", "40000", "--rounds", "2"),
         ("bench.video", "--frames", "100", "--rounds", "2", "--store-seconds", "2"),
+        ("bench.shards_on_paper", "--segments", "1000", "--shards", "10"),
     ),
 }
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from bench.sides import print_result
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source.spec import KafkaSourceSpec
 from holdfast.connectors.kafka.topics import Selection
@@ -57,11 +58,13 @@ def main() -> None:
     print(f"  the sets of all shards         {sets_ms:8.1f}")
     new_ms, _ = timed(lambda: assign(found, [*names, "events-new@28LoSSUP/0"]))
     print(f"  one more segment               {new_ms:8.1f}")
+    regrouped_ms = []
     begun = [{name: 1_000_000 + len(name) for name in names if name in of} for of in sets]
     for to in (shards + 1, shards * 2, shards // 2, shards - 1, 1):
         grouped_ms, after = timed(lambda to=to: regroup(found, to))
         back_ms, back = timed(lambda after=after: regroup(after, shards))
         assert back.shards == found.shards
+        regrouped_ms.append(grouped_ms)
         moved = len(moves(found, after))
         wanted = [after.units_of(shard) for shard in range(to)]
         places_ms, ends = timed(lambda wanted=wanted: [positions_of_part(begun, names, of) for of in wanted])
@@ -83,6 +86,13 @@ def main() -> None:
     print(f"  the controller's progress      {controller_ms:8.1f}   {len(progress):,} bytes, durable")
     sizes = sorted(len(pickle.dumps(spec_of(of))) for of in sets)
     print(f"  a shard's declaration, pickled            {sizes[0]:,} to {sizes[-1]:,} bytes")
+    result: dict[str, Any] = {
+        "deal_ms": round(dealt_ms, 1),
+        "regroup_ms": round(max(regrouped_ms), 1),
+        "record_ms": round(put_ms, 1),
+        "record_bytes": len(text),
+    }
+    print_result(result)
 
 
 if __name__ == "__main__":
