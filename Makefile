@@ -7,6 +7,7 @@
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
+#   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make clean                 remove what the commands made, .venv apart
 
@@ -24,7 +25,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test nightly demo shop bench clean
+.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -65,10 +66,14 @@ shop: setup
 	$(JAVA) $(BIN)/python -m examples.shop.drive $(if $(SINK),--sink $(SINK)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(KILLS),--kills $(KILLS)) $(if $(WIPE),--wipe)
 
+video-demo: setup
+	$(JAVA) $(BIN)/python -m examples.video.drive $(if $(SINK),--sink $(SINK)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(KILLS),--kills $(KILLS)) $(if $(WIPE),--wipe) $(if $(MODEL),--model $(MODEL))
+
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
 
 clean:
-	rm -rf demo/out demo/report.html examples/shop/out bench/out build dist spark-warehouse metastore_db derby.log
+	rm -rf demo/out demo/report.html examples/shop/out examples/video/out bench/out build dist spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

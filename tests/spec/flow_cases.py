@@ -11,7 +11,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast import flow
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError
 from holdfast.flow import calculators
 from holdfast.flow.queues import ABSENT, BrokenContract
 from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM, UNSET, UNSTARTED
@@ -276,7 +276,7 @@ def _feed(run: flow.Run, event: list[Any], case: Case) -> bool:
 def _kind(error: HoldfastError) -> str:
     if isinstance(error, BrokenContract):
         return {"post_stream_not_alone": "poststream_not_alone"}.get(error.rule, error.rule)
-    return "deadlock" if isinstance(error, Unavailable) else repr(error)
+    return "deadlock" if error.what.startswith("Nothing can go on") else repr(error)
 
 
 def differences(case: Case, executor: flow.Executor | None = None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 import holdfast as hf
+from holdfast import flow
 from holdfast.flow import Calculator, Context, Contract, Graph, node
 from holdfast.operators.flow import live
 from holdfast.operators.flow.step import _Graphs
@@ -284,3 +285,17 @@ class Found:
 def test_a_dataclass_is_a_row_of_one_column_too() -> None:
     stream = single(line(lambda rows: Found(rows)))
     assert [each["out"] for each in drive(stream, {"rows": [[row("a", 1, 7)]]})[0]] == [7]
+
+
+@pytest.mark.parametrize(
+    ("t", "is_bad"), [(flow.MIN - 1, True), (flow.MIN, False), (flow.MAX, False), (flow.MAX + 1, True)]
+)
+def test_a_timestamp_that_is_a_special_time_is_a_bad_row(t: int, is_bad: bool) -> None:
+    """Not an error of the graph, which would end the run: the row is what is wrong (BIGINT, at its very ends)."""
+    stream = single(line(Total))
+    if is_bad:
+        with pytest.raises(hf.BadRow, match=rf"input 'rows' have a 't' that no packet may have(?s:.)*t={t}"):
+            drive(stream, {"rows": [[row("a", t)]]})
+    else:
+        found = drive(stream, {"rows": [[row("a", t)], [close()]]})
+        assert [each["t"] for epoch in found for each in epoch] == [t]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import checkpoints, dead_letters, dev, frame, words
+from holdfast.cli import frame, words
 from holdfast.cli.changes import exit_code, new_column_lines
 from holdfast.cli.check import check_, check_targets
 from holdfast.cli.child import told_to_supervisor
@@ -30,6 +30,7 @@ from holdfast.cli.frame import (
     SparkCheckpoint,
     Target,
 )
+from holdfast.cli.groups import GROUPS
 from holdfast.cli.reconcile import reconcile
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.reset import reset, rewind_
@@ -64,9 +65,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.add_typer(checkpoints.app, name="checkpoint")
-app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(dev.app, name="dev")
+for _name, _group in GROUPS.items():
+    app.add_typer(_group, name=_name)
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("rewind")(rewind_)

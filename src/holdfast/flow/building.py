@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -266,15 +267,15 @@ class Structure:
 
     def with_name(self, name: str) -> Self:
         """Return the same graph under another name, for where it is a part of another one."""
-        other = type(self)(
-            name,
-            max_queue_size=self.max_queue_size,
-            report_deadlock=self.report_deadlock,
-            policy=self.policy,
-            keeps=self.keeps,
-        )
-        other.nodes, other.inputs, other.outputs = self.nodes, self.inputs, self.outputs
-        other.side_inputs, other.loops = self.side_inputs, self.loops
+        other = self.snapshot()
+        other.name = name
+        return other
+
+    def snapshot(self) -> Self:
+        """Return the graph as it is now: what is built on afterwards is not in it."""
+        other = copy(self)
+        for name in ("nodes", "inputs", "outputs", "side_inputs", "loops", "keeps"):
+            setattr(other, name, dict(getattr(self, name)))
         return other
 
     def __ror__(self, inputs: object) -> Any:

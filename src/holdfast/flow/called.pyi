@@ -46,6 +46,7 @@ class flow(Any):  # type: ignore[misc]  # what a call returns: a stream, several
         outputs: Mapping[str, Any] | None = None,
         inputs: Mapping[str, str] | None = None,
         disorder: str | int | Mapping[str, str | int] | None = None,
+        idle_after: str | None = None,
         side_inputs: Mapping[str, Any] | None = None,
         renamed_nodes: Mapping[str, str] | None = None,
         forget_after: str | None = None,

@@ -41,12 +41,23 @@ class Context:
     ``context.emit("boxes", value)`` sends one, at the time of the input set.
     """
 
-    __slots__ = ("_explicit", "_is_muted", "_node", "_outputs", "_packets", "_places", "_sent", "_side", "timestamp")
+    __slots__ = (
+        "_bounds_then",
+        "_drop_count",
+        "_explicit",
+        "_node",
+        "_outputs",
+        "_packets",
+        "_places",
+        "_sent",
+        "_side",
+        "timestamp",
+    )
 
     timestamp: int
     """Time of the input set.  For a source, and in ``open`` and ``close``, there is none: packets are sent with one."""
 
-    def __init__(self, node: CalledNode) -> None:
+    def __init__(self, node: CalledNode, bounds_then: Mapping[str, int] | None = None) -> None:
         self._node = node
         self._places: dict[str, int] = node.places
         self._outputs: dict[str, tuple[OutputStream, Types]] = node.outputs
@@ -54,8 +65,9 @@ class Context:
         self._packets: list[Packet] = node.no_packets
         self._sent: list[tuple[OutputStream, Packet]] = []
         self._explicit: dict[str, int] = {}
-        self._is_muted = False
-        """Whether this was called before, and what it sends and promises has left then."""
+        self._drop_count = 0
+        self._bounds_then = bounds_then
+        """Of a call that is repeated, whose packets and promises have left: output -> its bound before it was made."""
 
         self.timestamp = UNSTARTED
 
@@ -175,9 +187,7 @@ class Context:
         if name not in self._outputs:
             raise self._no_output(name)
         t = checked_time(t, f"Calculator {self._node.name!r} promises of output {name!r} the bound")
-        if self._is_muted:  # the stream is where the calculator had come to: ahead of what it says again
-            return
-        current = max(self._outputs[name][0].bound, self._explicit.get(name, timestamps.UNSET))
+        current = max(self._bound_before(name), self._explicit.get(name, timestamps.UNSET))
         checked_bound(self._outputs[name][0].name, t, current)
         self._explicit[name] = t
 
@@ -193,13 +203,22 @@ class Context:
             raise self._no_output(name)
         self._explicit[name] = DONE
 
+    def drop(self, count: int = 1) -> None:
+        """Count packets that the calculator drops, for :meth:`Run.drops` and the status of a pipeline."""
+        self._drop_count += count
+
     def output_bound(self, name: str) -> int:
         """Return the lowest time that the next packet of an output may have."""
         if name not in self._outputs:
             raise self._no_output(name)
         stream = self._outputs[name][0]
         sent = [timestamps.after(packet[0]) for to, packet in self._sent if to is stream]
-        return max(stream.bound, self._explicit.get(name, timestamps.UNSET), *sent, timestamps.UNSET)
+        return max(self._bound_before(name), self._explicit.get(name, timestamps.UNSET), *sent, timestamps.UNSET)
+
+    def _bound_before(self, name: str) -> int:
+        """Return the bound of an output, as it was before the call."""
+        then = self._bounds_then
+        return self._outputs[name][0].bound if then is None else then.get(name, timestamps.PRE_STREAM)
 
     # --- for the node -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.context import Context
-from holdfast.flow.policies import Declared, Policy
+from holdfast.flow.policies import Declared, Policy, identity_of
 from holdfast.flow.queues import Payload, Types
 
 Saved = Mapping[str, Payload]
@@ -57,7 +57,8 @@ class Contract:
         Whether what leaves depends on real time: :meth:`Context.now`.
     replay_from : str
         Name of an attribute or key of a payload, true for packets from which on all can be made again: a key frame.
-        The state then is the packets since the last of these, which are processed again, their outputs muted.
+        The state then is the packets since the last of these, which are processed again, their outputs muted.  Calls
+        without packets are not repeated, so they must change nothing that is kept.
     replay_marks : int
         From the how-manieth last of these: 2, where a group of pictures needs the one before it.
     """
@@ -144,6 +145,11 @@ class Calculator:
 
     contract: ClassVar[Contract] = Contract()
     Options: ClassVar[Any] = None
+    identity: ClassVar[str] = ""
+    """By what a checkpoint knows the class, which is ``module.Class`` without it: what that was before the code moved.
+
+    It is that of the class that declares it, and not of its subclasses.
+    """
 
     def __init__(self, options: Any = None) -> None:
         self.options = options
@@ -209,7 +215,7 @@ class Kind:
         """What it is, by which a checkpoint knows it."""
         if isinstance(self.calculator, Function):
             return f"function {self.name}"
-        return f"{self.calculator.__module__}.{self.calculator.__qualname__}"
+        return identity_of(self.calculator)
 
 
 def kind_of(calculator: object, options: object = None) -> Kind:

@@ -23,7 +23,7 @@ from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, cast
 
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow.context import Context
 from holdfast.flow.executors import Executor, TaskQueue, Worker
 from holdfast.flow.measures import Measures
@@ -212,11 +212,11 @@ class Engine(Scheduler, Worker):
         self._next_layer()
         return self._pending > 0
 
-    def _deadlock(self) -> Unavailable:
+    def _deadlock(self) -> InvalidPipeline:
         full = ", ".join(
             f"input {queue.name!r} of {queue.node.name!r} ({len(queue.items)} packets)" for queue in self._full
         )
-        return Unavailable(
+        return InvalidPipeline(
             f"Nothing can go on: full queues hold back what would empty them: {full}.",
             why="a calculator waits for another input, whose packets come behind those that are held back.",
             do="raise max_queue_size, or let full queues grow: report_deadlock=False.",
@@ -350,9 +350,8 @@ class Engine(Scheduler, Worker):
 
             def promise() -> None:
                 checked_bound(stream.name, bound, UNSET)
-                for queue in stream.queues:
-                    if queue.is_ordered and not queue.node.is_closed:
-                        checked_bound(stream.name, bound, queue.bound)
+                if any(queue.is_ordered and not queue.node.is_closed for queue in stream.queues):
+                    checked_bound(stream.name, bound, stream.bound)
                 stream.raise_bound(bound)
 
             self._or_fail(promise)

@@ -83,6 +83,7 @@ class NodeRun(CalledNode):
         self.no_packets: list[Packet] = [(UNSTARTED, ABSENT)] * len(self.places)
         self.streams: tuple[OutputStream, ...] = ()
         self.in_flight = 0
+        self.drop_count = 0
         self.batch: list[InputSet] = []
         self.blocked_by: set[InputQueue] = set()
         """Of a source: the full queues that it feeds."""
@@ -210,8 +211,8 @@ class NodeRun(CalledNode):
                 self.close(context)
                 return
             for context.timestamp, context._packets in invocation.sets:
-                if self.contract.replay_from:
-                    self._note(context)
+                if self.contract.replay_from and any(value is not ABSENT for _, value in context._packets):
+                    self._note(context)  # without packets nothing is kept: a silent key would gather calls for ever
                 if self.calculator.process(context) is STOP:
                     invocation.is_stop = True
         except Exception as error:
@@ -242,7 +243,8 @@ class NodeRun(CalledNode):
         InvalidPipeline
             If none was marked for too long.
         """
-        if not self.replay.note(context.timestamp, context._packets):
+        bounds = {name: context.output_bound(name) for name in self.outputs} if self.replay.encode else {}
+        if not self.replay.note(context.timestamp, context._packets, bounds):
             raise InvalidPipeline(
                 f"Calculator {self.name!r} has seen {REPLAY_MAX} input sets without a packet that is marked by "
                 f"{self.contract.replay_from!r}.",
@@ -264,8 +266,7 @@ class NodeRun(CalledNode):
         HoldfastError
             What it raises, with its name.
         """
-        context = Context(self) if is_muted else self._free[0]
-        context._is_muted = is_muted
+        context = Context(self, {} if is_muted else None)  # of its own: what was sent to it may be scheduled already
         try:
             self.calculator.open(context)
         except Exception as error:
@@ -318,6 +319,9 @@ class NodeRun(CalledNode):
             self._send(context)
         if context._explicit:
             self._promise(context)
+        if context._drop_count:
+            self.drop_count += context._drop_count
+            context._drop_count = 0
         self.in_flight -= 1
         self._free.append(context)
         sets = invocation.sets
@@ -356,6 +360,7 @@ class NodeRun(CalledNode):
     def close_outputs(self) -> None:
         """Close the outputs: nothing comes any more."""
         self.is_closed = True
+        self.replay = ReplayedSets()
         for queue in self.queues:
             queue.clear()
         for stream in self.streams:

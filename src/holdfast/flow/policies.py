@@ -13,7 +13,7 @@ MediaPipe, "Synchronization: input policies".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from holdfast.flow.queues import InputQueue, Packet, Payload
 from holdfast.flow.timestamps import (
@@ -53,6 +53,11 @@ class Declared(Protocol):
         """Return what it was declared with."""
 
 
+def identity_of(kind: type) -> str:
+    """Return by what a checkpoint knows a class: what it declares itself, or its module and name."""
+    return str(vars(kind).get("identity") or f"{kind.__module__}.{kind.__qualname__}")
+
+
 class Policy:
     """What a node's inputs make of its packets; a policy of one's own is a subclass.
 
@@ -64,11 +69,17 @@ class Policy:
         Whether the node runs also for times that are settled without a packet.
     """
 
+    identity: ClassVar[str] = ""
+    """As that of a calculator: by what a checkpoint knows the class, where its code has moved."""
+
     state: tuple[str, ...] = ()
     """Attributes that are kept with a checkpoint: numbers, and lists of numbers."""
 
     is_ordered = True
     """Whether the times of each input must ascend."""
+
+    is_ordered_across = False
+    """Whether times ascend across the inputs: no input set is below what any of them has settled."""
 
     drops = False
     """Whether each packet is to be looked at when it comes, for what is dropped: then :meth:`drop` is called."""
@@ -154,6 +165,7 @@ class SettledInputs(Policy):
     """All packets of one time as soon as it is settled on every input; ascending, and nothing is dropped."""
 
     state: tuple[str, ...] = ("last",)
+    is_ordered_across = True
 
     def __init__(self, queues: Sequence[InputQueue], with_bounds: bool = False) -> None:
         super().__init__(queues, with_bounds)

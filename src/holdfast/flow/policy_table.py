@@ -65,11 +65,13 @@ class FixedSizeInputs(SettledInputs):
             below = self.kept
         for queue in self.queues:
             while queue.items and queue.items[0][0] < below:
-                queue.pop()
+                queue.drop()
 
 
 class MuxInputs(Policy):
     """Each packet of the control input chooses, by name or number, which data input's packet of its time goes along."""
+
+    is_ordered_across = True
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class MuxInputs(Policy):
     def _drop_below(self, t: int) -> None:
         for queue in self._data:
             while queue.items and queue.items[0][0] < t:
-                queue.pop()
+                queue.drop()
 
     def _choice(self, choice: Payload) -> InputQueue:
         if self._attribute is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow import timestamps
-from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM
+from holdfast.flow.timestamps import DONE, MAX, MIN, ONE_OVER_POST_STREAM, POST_STREAM, PRE_STREAM, UNSET
 
 Types = type | tuple[type, ...] | None
 """Of the payloads of a port: a type, several, or None for any."""
@@ -71,6 +71,8 @@ class QueueOwner:
     name: str
     is_closed: bool
     throttle: Throttle
+    drop_count: int
+    """Packets that were dropped: by the policy, by the calculator, and those that it has gone beyond."""
 
     def ask(self, ahead: list[Any] | None = None) -> None:
         """Ask what is next."""
@@ -104,6 +106,7 @@ class InputQueue:
         "limit",
         "name",
         "node",
+        "passed_over",
         "stream",
         "types",
     )
@@ -120,6 +123,9 @@ class InputQueue:
         self.is_full = False
         self.is_ordered = True
         """Whether times must ascend: not where the node's policy ignores them."""
+
+        self.passed_over = UNSET
+        """Packets below this time are dropped, as long as nothing later has come: see :meth:`pass_over`."""
 
         self.is_asked_always = False
         """Whether each packet concerns the policy, and not only the first that waits."""
@@ -141,6 +147,9 @@ class InputQueue:
         items = self.items
         if self.bound <= t < MAX and t >= MIN:
             bound = t + 1
+        elif t < self.passed_over == self.bound and (self.is_ordered or self.bound == DONE):
+            self.node.drop_count += 1
+            return False
         else:
             self._check(t)
             bound = max(timestamps.after(t), self.bound)
@@ -161,6 +170,16 @@ class InputQueue:
         self.bound = bound
         return not self.items
 
+    def pass_over(self, below: int) -> None:
+        """Drop what comes below a time: in a changed graph another stream fills it, and the node has gone beyond."""
+        if below > self.bound:
+            self.bound = self.passed_over = below
+
+    def drop(self) -> None:
+        """Take the first packet, and count it: nobody gets it."""
+        self.pop()
+        self.node.drop_count += 1
+
     def pop(self) -> Packet:
         """Take the first packet."""
         packet = self.items.popleft()
@@ -172,7 +191,7 @@ class InputQueue:
     def clear(self) -> None:
         """Drop what waits: the node is closed."""
         while self.items:
-            self.pop()
+            self.drop()
 
     def empty_packet(self) -> Packet:
         """Return what an input set has where this one has no packet: the last time known to have none."""

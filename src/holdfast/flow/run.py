@@ -66,8 +66,12 @@ class Run:
         for name, observer in (observers or {}).items():
             self.observe(name, observer)
         if starts:
-            self.engine.open()
-            self.engine.begin()
+            self.begin()
+
+    def begin(self) -> None:
+        """Open all calculators, and begin; of a run that was made with ``starts=False``."""
+        self.engine.open()
+        self.engine.begin()
 
     # --- packets -------------------------------------------------------------------------------------
 
@@ -214,6 +218,11 @@ class Run:
             return {
                 f"{node.name}.{queue.name}": len(queue.items) for node in self.engine.nodes for queue in node.queues
             }
+
+    def drops(self) -> dict[str, int]:
+        """Return node -> packets that it has dropped, of those that have: by its policy, or by its own code."""
+        with self.engine.lock:
+            return {node.name: node.drop_count for node in self.engine.nodes if node.drop_count}
 
     def trace(self, path: str | Path | None = None) -> dict[str, Payload]:
         """Return the calls as Chrome's trace events, and write them to a file for Perfetto or chrome://tracing."""

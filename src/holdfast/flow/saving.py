@@ -10,14 +10,14 @@ at the bound of the stream that fills it now.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.errors import InvalidPipeline
 from holdfast.flow.context import Context
 from holdfast.flow.nodes import NodeRun
-from holdfast.flow.policies import Policy
+from holdfast.flow.policies import Policy, identity_of
 from holdfast.flow.queues import Payload
 from holdfast.flow.run import Run
 from holdfast.flow.timestamps import PRE_STREAM
@@ -68,13 +68,9 @@ def save(run: Run, of: str) -> dict[str, SavedNode]:
     found = {INPUTS: SavedNode(codec.encode({"bounds": bounds}, of=of))}
     for node in run.engine.nodes:
         named = f"node {node.name!r} of {of}"
-        first, new = node.replay.take()
-        sets = [codec.encode([t, [list(packet) for packet in packets]], of=named) for t, packets in new]
-        for each in sets:
-            node.replay.digest = hashlib.blake2b(node.replay.digest + each, digest_size=16).digest()
-        count = len(node.replay.sets)
-        state = codec.encode({**_state(node), "replay": [count, node.replay.digest]}, of=named)
-        found[node.name] = SavedNode(state, sets, first, count)
+        first, sets = node.replay.take()
+        state = codec.encode({**_state(node), "replay": [node.replay.count, node.replay.digest]}, of=named)
+        found[node.name] = SavedNode(state, sets, first, node.replay.count)
     return found
 
 
@@ -95,7 +91,7 @@ def _state(node: NodeRun) -> dict[str, Payload]:
 
 
 def _policy_is(policy: Policy) -> list[Payload]:
-    return [f"{type(policy).__module__}.{type(policy).__qualname__}", *policy.form()]
+    return [identity_of(type(policy)), *policy.form()]
 
 
 def _own(node: NodeRun) -> dict[str, Payload] | None:
@@ -152,19 +148,24 @@ def restore(
     for name, graph_input in run.engine.inputs.items():
         graph_input.stream.bound = bounds.get(name, PRE_STREAM)
     kept = names_before([node.name for node in run.engine.nodes], known, renamed)
+    found = {name: known[before] for name, before in kept.items()}
     for node in run.engine.nodes:
-        if node.name in kept:
+        node.replay.encode = partial(codec.encode, of=f"node {node.name!r} of {of}")
+        if node.name in found:
             for name, (stream, _) in node.outputs.items():
-                stream.bound = known[kept[node.name]]["outputs"].get(name, PRE_STREAM)
-    run.engine.open(muted=kept)
+                stream.bound = found[node.name]["outputs"].get(name, PRE_STREAM)
     for node in run.engine.nodes:
-        state = known[kept[node.name]] if node.name in kept else None
-        _restore_queues(run, node, {} if state is None else state["queues"])
-        if state is not None:
-            sets = replays.get(kept[node.name], ())
-            _restore(node, state, [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets])
-            if kept[node.name] != node.name:
-                node.replay.saved_count, node.replay.digest = 0, b""  # they are kept under the old name
+        _restore_inputs(run, node, found.get(node.name))
+    run.engine.open(muted=kept)  # what new nodes send comes after what waits
+    for node in run.engine.nodes:
+        if node.name in found and not node.is_closed:
+            sets = replays.get(kept[node.name], ()) if node.contract.replay_from else ()
+            decoded = [codec.decode(each, of=f"node {node.name!r} of {of}") for each in sets]
+            is_renamed = kept[node.name] != node.name  # they are kept under the old name
+            digest = None if is_renamed else found[node.name]["replay"][1]
+            node.replay.go_on(sets, [packets for _, packets, _ in decoded], digest)
+            _replay(node, decoded)
+            _restore_own(node, found[node.name]["calculator"])
     run.engine.begin()
 
 
@@ -183,37 +184,42 @@ def names_before(names: Collection[str], known: Collection[str], renamed: Mappin
     return {name: moved.get(name, name) for name in names if name in moved or (name in known and name not in taken)}
 
 
-def _restore_queues(run: Run, node: NodeRun, queues: Mapping[str, Sequence[Payload]]) -> None:
+def _restore_inputs(run: Run, node: NodeRun, state: Mapping[str, Payload] | None) -> None:
+    """Give a node what it had waiting, and what its policy remembers; a new one begins at the bounds of its streams."""
+    queues = {} if state is None else state["queues"]
     for queue in node.queues:
+        stream = run.stream_bound(queue.stream)
+        queue.bound = stream
         if queue.name in queues:
             bound, queue.had_packet, packets = queues[queue.name]
             queue.items.extend((t, value) for t, value in packets)
-            queue.bound = max(bound, run.stream_bound(queue.stream))
-        else:
-            queue.bound = run.stream_bound(queue.stream)
-
-
-def _restore(node: NodeRun, state: Mapping[str, Payload], sets: Sequence[Payload]) -> None:
-    node.is_closed = state["is_closed"]
+            queue.pass_over(bound)
+    if state is None:
+        return
     if state["identity"] != node.identity:
         raise InvalidPipeline(
             f"Node {node.name!r} was {state['identity']}, and is {node.identity} now.",
             why="a node's name is the identity of its state, and another calculator cannot read it.",
-            do="give the new node a name of its own, or bring the old calculator back.",
+            do="give the new node a name of its own, or bring the old calculator back; if it is the same one and only "
+            f"its code has moved, say so in its class: identity = {state['identity']!r}.",
             participant=node.name,
         )
+    reached = min((queue.head for queue in node.queues if queue.name in queues), default=PRE_STREAM)
+    for queue in node.queues:
+        if queue.name not in queues and node.policy.is_ordered_across:  # its times ascend across inputs, new ones too
+            queue.pass_over(reached)
     if state["policy_is"] == _policy_is(node.policy):  # another one begins anew: it could not read what is there
         for name in node.policy.state:
             if name in state["policy"]:
                 setattr(node.policy, name, state["policy"][name])
     node.batch = [(t, [(at, value) for at, value in packets]) for t, packets in state["batch"]]
-    if node.is_closed:
-        return
-    if node.contract.replay_from:
-        _replay(node, [(t, [(at, value) for at, value in packets]) for t, packets in sets], *state["replay"])
-    elif state["calculator"]:
+    node.is_closed = state["is_closed"]
+
+
+def _restore_own(node: NodeRun, saved: Mapping[str, Payload] | None) -> None:
+    if saved and not node.contract.replay_from:
         try:
-            node.calculator.restore(state["calculator"])
+            node.calculator.restore(saved)
         except Exception as error:
             raise _failure(node, "restore", error) from error
 
@@ -227,15 +233,12 @@ def _failure(node: NodeRun, where: str, error: Exception) -> InvalidPipeline:
     )
 
 
-def _replay(node: NodeRun, sets: Sequence[Payload], saved_count: int, digest: bytes) -> None:
+def _replay(node: NodeRun, sets: Sequence[Payload]) -> None:
     """Give a calculator the input sets since its mark again; what it makes of them has left before."""
-    context = Context(node)
-    context._is_muted = True
-    for context.timestamp, context._packets in sets:
+    for t, packets, bounds in sets:
+        context = Context(node, bounds)
+        context.timestamp, context._packets = t, [(at, value) for at, value in packets]
         try:
             node.calculator.process(context)
         except Exception as error:
-            raise node.error_of(error, context.timestamp) from error
-        context._sent.clear()
-        context._explicit.clear()
-    node.replay.restore(sets, saved_count, digest)
+            raise node.error_of(error, t) from error

@@ -1,11 +1,11 @@
-"""A connection to the process of a model, one in each caller: an error of it means that the process is gone."""
+"""A connection to the process of a model, one in each caller; and which of its errors mean that the process is gone."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 from pyarrow import flight
@@ -15,6 +15,10 @@ from holdfast.models.place import ModelPlace
 
 ANSWER_S = 5.0
 """How long the counts are waited for."""
+
+
+DEATHS = (flight.FlightUnavailableError, flight.FlightInternalError, flight.FlightCancelledError, OSError)
+"""What the end of the other side looks like.  Other errors of Arrow come from the rows, of the call or the answer."""
 
 
 class ProcessGone(Exception):
@@ -48,14 +52,22 @@ class Connection:
             What the process answered.
         ProcessGone, ModelTimeout
             If it does not answer.
+        pyarrow.ArrowException
+            If rows cannot be sent, there or back.
         """
         with _translate():
             descriptor = flight.FlightDescriptor.for_command(header.to_bytes())
             writer, reader = self._client.do_exchange(descriptor, flight.FlightCallOptions(timeout=timeout_s))
-            with writer:
+            try:
                 wire.write_rows(writer, rows)
                 writer.done_writing()
                 answer = reader.read_all()
+            except BaseException:
+                reader.cancel()  # else the other side waits for rows that never come, and this one for its answer
+                with suppress(pa.ArrowException, OSError):
+                    writer.close()
+                raise
+            writer.close()
         return wire.rows_of(answer)
 
     def ask(self, request: str) -> wire.ModelStats:
@@ -72,7 +84,7 @@ def _translate() -> Iterator[None]:
         yield
     except flight.FlightTimedOutError as error:
         raise ModelTimeout from error
-    except (pa.ArrowException, flight.FlightError, OSError) as error:
+    except DEATHS as error:
         raise ProcessGone from error
 
 

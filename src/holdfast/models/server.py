@@ -32,6 +32,8 @@ class ModelServer(flight.FlightServerBase):  # type: ignore[misc]
         """Answer a call."""
         header = wire.CallHeader.from_bytes(descriptor.command)
         rows = reader.read_all()
+        if not rows.num_rows:  # nobody asks for nothing: it could not send them
+            return
         call = self._loop.submit(
             header.caller, rows, is_apart=header.is_repeated, is_cancelled=lambda: bool(context.is_cancelled())
         )

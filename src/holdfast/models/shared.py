@@ -60,7 +60,7 @@ class SharedModel:
         Raises
         ------
         InvalidPipeline
-            If the model cannot be loaded, its code raises, or the rows lack a column.
+            If the model cannot be loaded, its code raises, or the rows lack a column or cannot be sent.
         Unavailable
             If its process dies again and again, or does not answer in time.
         """
@@ -91,6 +91,13 @@ class SharedModel:
             ) from None
         except ModelTimeout:
             raise self._silent(self._declared.timeout_s) from None
+        except pa.ArrowException as error:
+            raise InvalidPipeline(
+                f"Rows cannot go to model {self.name!r}, or its answer cannot come back.",
+                why=f"{error}".partition(". Detail:")[0],
+                do=f"give columns of other types, or smaller values; what the process says of it is in {place.log}.",
+                participant=self.name,
+            ) from error
 
     def row(self, **columns: Any) -> dict[str, Any]:
         """Return the answer for one row, as values of Python.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.masking import masked
@@ -30,7 +30,7 @@ class ContainerReader:
 
     Parameters
     ----------
-    source : str or path
+    source : str, path or binary file
         What to read.
     origin : int, optional
         Time of the first picture, nanoseconds of Unix time.  By default the ``creation_time`` of the container, and 0
@@ -70,7 +70,7 @@ class ContainerReader:
 
     def __init__(
         self,
-        source: str | os.PathLike[str],
+        source: str | os.PathLike[str] | BinaryIO,
         *,
         origin: int | None = None,
         another_origin: Callable[[], int] | None = None,
@@ -78,12 +78,12 @@ class ContainerReader:
         container: str | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        self.source = os.fspath(source)
+        self.source = os.fspath(source) if isinstance(source, str | os.PathLike) else "the container"
         self.shown = masked(self.source)
         """The source without secrets."""
-        self._is_file = os.path.isfile(self.source)
+        self._is_file = isinstance(source, str | os.PathLike) and os.path.isfile(self.source)
         self._another_origin = another_origin
-        self._container = self._open(dict(options or {}), container, timeout_s)
+        self._container = self._open(source, dict(options or {}), container, timeout_s)
         try:
             self._stream = self._video()
         except BaseException:
@@ -91,7 +91,9 @@ class ContainerReader:
             raise
         self.format = self._container.format.name
         """FFmpeg's names of the format."""
-        self.origin = self._creation_time() if origin is None else origin
+        self.creation_time = self._creation_time()
+        """What the container says of when it was made, nanoseconds of Unix time; None: nothing."""
+        self.origin = (self.creation_time or 0) if origin is None else origin
         """Time of the first picture, nanoseconds of Unix time."""
         self.packet_count = 0
         self.other_count = 0
@@ -190,7 +192,11 @@ class ContainerReader:
     # --- FFmpeg -----------------------------------------------------------------------------------------------------
 
     def _open(
-        self, options: dict[str, str], container: str | None, timeout_s: float | None
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        options: dict[str, str],
+        container: str | None,
+        timeout_s: float | None,
     ) -> av.container.InputContainer:
         with extra("reading video"):
             import av
@@ -203,7 +209,8 @@ class ContainerReader:
             )
         with self._errors_of("opening"):
             return av.open(
-                self.source,
+                self.source if isinstance(source, str | os.PathLike) else source,
+                "r",
                 format=container,
                 options=options,
                 timeout=timeout_s,
@@ -224,12 +231,12 @@ class ContainerReader:
             )
         return found
 
-    def _creation_time(self) -> int:
+    def _creation_time(self) -> int | None:
         text = self._container.metadata.get("creation_time") or self._stream.metadata.get("creation_time")
         try:
-            return int(datetime.fromisoformat(text).timestamp()) * 10**9 if text else 0
+            return int(datetime.fromisoformat(text).timestamp()) * SECOND_NS if text else None
         except ValueError:
-            return 0
+            return None
 
     def _video_packets(self) -> Iterator[av.Packet[av.stream.Stream]]:
         """Yield the packets of the video stream."""

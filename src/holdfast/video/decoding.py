@@ -93,6 +93,7 @@ class DecodeVideo(Calculator):
     contract = Contract(
         inputs="packet",
         outputs={"frame": VideoFrame, "rejects": dict},
+        process_timestamp_bounds=True,
         replay_from="is_key",
         replay_marks=2,
     )
@@ -126,8 +127,11 @@ class DecodeVideo(Calculator):
         """A time behind all that came, for what is rejected at the end."""
 
     def process(self, context: Context) -> None:
-        """Decode a packet."""
+        """Decode a packet; where a time is known to have none, say what can still come."""
         t = context.timestamp
+        if "packet" not in context:  # nothing may change: such a call is not repeated on restore
+            self._promise(context, t + 1)
+            return
         self._end = t + 1
         rejects = _Rejects(self.options.start)
         frames: list[VideoFrame] = []
@@ -143,15 +147,19 @@ class DecodeVideo(Calculator):
         self._send(context, frames, rejects, t)
         if self.options.start is not None:
             promise(context, "frame", self.options.start)
-        if self._group is None and self._before is None:  # the next frame is that of a later key packet
-            promise(context, "frame", t + 1)
-        promise(context, "rejects", t + 1)
+        self._promise(context, t + 1)
 
     def close(self, context: Context) -> None:
         """Send what the decoders hold."""
         rejects = _Rejects(self.options.start)
         frames = self._end_before(rejects) + self._end_group(rejects)
         self._send(context, frames, rejects, max(self._end, context.output_bound("rejects")))
+
+    def _promise(self, context: Context, bound: int) -> None:
+        """Say what the input says, as far as it holds for frames: within a group they come later than packets."""
+        if self._group is None and self._before is None:  # the next frame is that of a later key packet
+            promise(context, "frame", bound)
+        promise(context, "rejects", bound)
 
     def _send(self, context: Context, frames: list[VideoFrame], rejects: _Rejects, t: int) -> None:
         bound, start = context.output_bound("frame"), self.options.start

@@ -134,6 +134,7 @@ class PacketFile:
         self._output = av.open(place, "w", format=self._kind, container_options=options or {})
         self._stream: av.VideoStream | None = None
         self._parameters: CodecParameters | None = None
+        self._parameter_sets = b""
         self._last: int | None = None
         self.packet_count = 0
 
@@ -173,11 +174,12 @@ class PacketFile:
             self._stream = self._begin(packet)
         assert self._start is not None
         dts = packet.pts if packet.dts is None else packet.dts
-        ticks = _ticks(dts - self._start)
+        ticks = ticks_of(dts - self._start)
         self._last = ticks if self._last is None else max(ticks, self._last + 1)
-        found: av.Packet[av.stream.Stream] = av.Packet(packet.data)
-        found.dts, found.pts = self._last, max(_ticks(packet.pts - self._start), self._last)
-        found.duration = _ticks(packet.duration)
+        data = self._parameter_sets + packet.data if packet.is_key else packet.data
+        found: av.Packet[av.stream.Stream] = av.Packet(data)
+        found.dts, found.pts = self._last, max(ticks_of(packet.pts - self._start), self._last)
+        found.duration = ticks_of(packet.duration)
         found.time_base, found.is_keyframe, found.stream = Fraction(1, TICKS), packet.is_key, self._stream
         self._output.mux_one(found)
         self.packet_count += 1
@@ -190,6 +192,9 @@ class PacketFile:
                 do="begin at the key packet at or before it.",
             )
         self._start = packet.pts if self._start is None else self._start
+        if self._kind == "mpegts" and self._parameters.codec == "h264":
+            # FFmpeg puts them before the key packets of closed groups of pictures only.
+            self._parameter_sets = avc_parameter_sets(self._parameters.extradata)
         try:
             return add_packet_stream(self._output, self._parameters)
         except ValueError as error:
@@ -214,7 +219,29 @@ class PacketFile:
             )
 
 
-def _ticks(nanoseconds: int) -> int:
+def avc_parameter_sets(extradata: bytes) -> bytes:
+    """Return the parameter sets of an ``avcC`` record as packets have them, each after its length.
+
+    Parameters
+    ----------
+    extradata : bytes
+        The record; of anything else there are none.
+    """
+    if extradata[:1] != b"\x01" or len(extradata) < 7:
+        return b""
+    size = (extradata[4] & 3) + 1
+    found, place = b"", 5
+    for mask in (0x1F, 0xFF):  # sequence, then picture parameter sets
+        count, place = extradata[place] & mask, place + 1
+        for _ in range(count):
+            length = int.from_bytes(extradata[place : place + 2], "big")
+            found += length.to_bytes(size, "big") + extradata[place + 2 : place + 2 + length]
+            place += 2 + length
+    return found
+
+
+def ticks_of(nanoseconds: int) -> int:
+    """Return nanoseconds in ticks, to the nearest."""
     return (2 * nanoseconds * TICKS + SECOND_NS) // (2 * SECOND_NS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.flow import Calculator, Context, Contract
+from holdfast.flow import Calculator, Context, Contract, saving
 from holdfast.flow.replay import ReplayedSets
 from holdfast.testing import flow_contract
 
@@ -15,8 +15,9 @@ from holdfast.testing import flow_contract
 def sets_of(marks: int, keys: str) -> ReplayedSets:
     """Return what is kept of sets 0, 1, ... of which those of a ``k`` are marked."""
     sets = ReplayedSets("is_key", marks)
+    sets.encode = lambda each: str(each[0]).encode()
     for t, key in enumerate(keys):
-        sets.note(t, [(t, {"is_key": key == "k"})])
+        sets.note(t, [(t, {"is_key": key == "k"})], {})
     return sets
 
 
@@ -33,17 +34,16 @@ def sets_of(marks: int, keys: str) -> ReplayedSets:
     ],
 )
 def test_the_sets_since_the_last_marked_ones_are_kept(marks: int, keys: str, first: int) -> None:
-    assert [t for t, _ in sets_of(marks, keys).sets] == list(range(first, len(keys)))
+    assert [int(each) for each in sets_of(marks, keys).take()[1]] == list(range(first, len(keys)))
 
 
 def test_what_is_kept_under_other_numbers_is_saved_again() -> None:
     sets = sets_of(2, "k--k-")
     assert sets.take()[0] == 0
-    sets.note(5, [(5, {"is_key": False})])
-    assert [t for t, _ in sets.take()[1]] == [5]
-    sets.note(6, [(6, {"is_key": True})])
-    first, saved = sets.take()
-    assert (first, [t for t, _ in saved]) == (0, [3, 4, 5, 6])
+    sets.note(5, [(5, {"is_key": False})], {})
+    assert sets.take() == (5, [b"5"])
+    sets.note(6, [(6, {"is_key": True})], {})
+    assert sets.take() == (0, [b"3", b"4", b"5", b"6"])
 
 
 class Since(Calculator):
@@ -71,3 +71,27 @@ def test_a_calculator_that_needs_two_groups_is_restored_by_two() -> None:
 def test_the_number_of_marks_is_a_number() -> None:
     with pytest.raises(hf.InvalidPipeline, match="replay_marks=0"):
         Contract(inputs="packet", replay_from="is_key", replay_marks=0)
+
+
+class Silent(Since):
+    """Hears of times without packets, too."""
+
+    contract = Contract(
+        inputs="packet", outputs="seen", process_timestamp_bounds=True, replay_from="is_key", replay_marks=2
+    )
+
+    def process(self, context: Context) -> None:
+        if "packet" in context:
+            super().process(context)
+
+
+def test_calls_without_packets_are_no_state() -> None:
+    """Else a key that is silent would gather one in every epoch, until it is refused."""
+    graph = hf.flow.Graph("silent")
+    graph.output("seen", graph.input("packet") | hf.flow.node(Silent, name="since"))
+    with graph.start(executor=hf.flow.Sequential()) as run:
+        run.add("packet", {"is_key": True}, at=0)
+        for t in range(10, 50):
+            run.raise_bound("packet", t)
+        state = saving.save(run, "the test")["since"]
+        assert (state.first, state.count) == (0, 1)

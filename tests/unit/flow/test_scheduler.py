@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import flow
-from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.flow import calculators
 from tests.everyday import FIRST_SEED
 from tests.unit.flow.random_graphs import RandomGraph, outputs, ways
@@ -354,7 +354,7 @@ def test_or_that_is_an_error_that_names_the_inputs(executor: str) -> None:
             for t in range(50):
                 run.add("left", t, t)
 
-    with pytest.raises(Unavailable, match=r"input 'left' of 'add' \(2 packets\)"):
+    with pytest.raises(InvalidPipeline, match=r"input 'left' of 'add' \(2 packets\)"):
         feed()
 
 

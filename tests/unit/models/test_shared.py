@@ -167,6 +167,40 @@ def test_a_process_that_does_not_answer_in_time_is_an_error_that_names_it(place:
 
 
 @pytest.mark.slow
+def deep() -> pa.Table:
+    """Return a value that Arrow does not send: its lists are nested too deep."""
+    value: Any = 1
+    for _ in range(70):
+        value = [value]
+    return pa.table({"n": [value]})
+
+
+def test_rows_that_cannot_be_sent_are_no_death_of_the_process(place: Path):
+    """Neither those of the call, nor those of the answer: repeated they fail again, and the process lives."""
+    schema = "n " + "ARRAY<" * 70 + "BIGINT" + ">" * 70
+    there, back = hf.shared(one, "n BIGINT", name="there"), hf.shared(lambda batch: deep(), schema, name="back")
+    for model, rows in ((there, deep()), (back, pa.table({"n": [1]}))):
+        with served(model) as loop:
+            with pytest.raises(
+                hf.InvalidPipeline, match=f"model '{model.name}', or its answer.*(?s:.)*recursion"
+            ) as failed:
+                model(rows)
+            assert "Detail" not in str(failed.value)
+            assert "gRPC" not in str(failed.value)
+            assert loop.stats().failure_count == 0
+            assert loop.stats().call_count == int(model is back), "once, or not at all"
+
+
+def test_an_error_of_arrow_in_the_function_is_that_error(place: Path):
+    def fails(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise pa.ArrowInvalid("seven is no number")
+
+    model = hf.shared(fails, "n BIGINT")
+    with served(model) as loop, pytest.raises(hf.InvalidPipeline, match="failed: ArrowInvalid: seven is no number"):
+        model(pa.table({"n": [1]}))
+    assert loop.stats().call_count == 1
+
+
 def test_a_process_that_dies_each_time_is_given_up(place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shared, "RETRIES", RetryPolicy(attempts=3, first_s=0.001, seed=1))
     monkeypatch.setattr(shared, "reach", lambda declared, place, end_s: None)  # one that is gone when it is called

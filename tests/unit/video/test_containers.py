@@ -15,6 +15,8 @@ from holdfast.video.packets import EncodedPacket
 from holdfast.video.remuxing import PacketFile
 from tests.unit.video.made_videos import CLOSED_GOPS, OPEN_GOPS, decoded, write_video
 
+pytestmark = pytest.mark.slow
+
 START = 1_767_225_600 * 10**9
 STEP = 40_000_000
 HEVC = {"x265-params": "keyint=12:min-keyint=12:open-gop=1:bframes=2:b-adapt=0:scenecut=0:log-level=none"}

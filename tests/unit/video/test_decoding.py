@@ -40,3 +40,24 @@ def test_from_a_random_access_point_on_exactly_the_frames_at_or_after_a_time_are
         made = run(hf.video.decode(start=start), messages[place:])
         assert made["frame"] == [packet for packet in whole if packet[0] >= start], start
         assert made["rejects"] == []
+
+
+def test_what_can_still_come_follows_the_input_only_before_the_first_packet() -> None:
+    """With commit_at="pts" a commit waits for it: for all keys it is that of a graph that nothing has come to."""
+    graph = hf.flow.Graph("decode")
+    decoded = graph.input("packet", dict) | hf.video.decode()
+    graph.output("frame", decoded["frame"])
+    graph.output("rejects", decoded["rejects"])
+    packets = messages_of(packets_of("h264 B-frames", GOP))
+    with graph.start(executor=hf.flow.Sequential()) as run:
+        frames = run.collect("frame")
+        run.raise_bound("packet", BEGIN - 5)
+        assert (run.bound_of("frame"), run.bound_of("rejects")) == (BEGIN - 5, BEGIN - 5)
+        for at, payload in packets[:7]:
+            run.add("packet", payload, at=at)
+        reached = frames[-1][0] + 1
+        run.raise_bound("packet", packets[7][0])
+        assert (run.bound_of("frame"), run.bound_of("rejects")) == (reached, packets[7][0])
+        for at, payload in packets[7:]:
+            run.add("packet", payload, at=at)
+    assert [at for at, _ in frames] == [BEGIN + number * FRAME for number in range(GOP)]

@@ -51,6 +51,8 @@ class Demux(Calculator):
         """Send it where it belongs."""
         if "data" in context and "select" in context:
             context.emit(self._output(context), context["data"])
+        elif "data" in context:
+            context.drop()
 
     def _output(self, context: Context) -> str:
         choice, outputs = context["select"], self.options.outputs

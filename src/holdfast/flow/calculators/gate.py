@@ -73,10 +73,12 @@ class Gate(Calculator):
             if self._was_open not in (None, is_open):
                 context.emit("state_change", is_open)
             self._was_open = is_open
-        if is_open:
-            for name in self.options.inputs:
-                if name in context:
+        for name in self.options.inputs:
+            if name in context:
+                if is_open:
                     context.emit(name, context[name])
+                else:
+                    context.drop()
 
     def save(self) -> Saved:
         """Return whether it was open."""

@@ -61,10 +61,11 @@ class ImmediateMux(Calculator):
     def process(self, context: Context) -> None:
         """Send the first packet that is not too old, and promise."""
         t = context.timestamp
-        name = next((name for name in self.options.inputs if name in context), None)
-        if name is not None and t >= self._next:
-            context.emit("out", context[name])
+        came = [name for name in self.options.inputs if name in context]
+        if came and t >= self._next:
+            context.emit("out", context[came.pop(0)])
             self._next = timestamps.after(t)
+        context.drop(len(came))
         known = min(map(context.time_of, self.options.inputs))
         if known > UNSTARTED:
             self._next = max(self._next, timestamps.after(known))

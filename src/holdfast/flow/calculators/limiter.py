@@ -95,6 +95,7 @@ class FlowLimiter(Calculator):
             self._in_flight.append(at)
         while len(main) > self.options.max_in_queue:
             self._decide(context, main.popleft()[0], False)
+            context.drop()
         known = timestamps.after(context.time_of("main"))
         bound = main[0][0] if main else known
         promise(context, "main", bound)
@@ -114,6 +115,8 @@ class FlowLimiter(Calculator):
                 t, value = queue.popleft()
                 if next(is_let_in for at, is_let_in in reversed(self._decisions) if at <= t):
                     context.emit(name, value, t)
+                else:
+                    context.drop()
             bound = queue[0][0] if queue else timestamps.after(context.time_of(name))
             lowest = min(lowest, bound)
             promise(context, name, bound)

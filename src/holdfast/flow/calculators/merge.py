@@ -45,6 +45,7 @@ class Merge(Calculator):
 
     def process(self, context: Context) -> None:
         """Send the first."""
-        for value in context.payloads().values():
-            context.emit("out", value)
-            return
+        values = list(context.payloads().values())
+        if values:
+            context.emit("out", values[0])
+            context.drop(len(values) - 1)

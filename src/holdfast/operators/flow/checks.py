@@ -14,7 +14,9 @@ from holdfast.flow.graph import Graph
 from holdfast.flow.queues import Payload
 from holdfast.graph.building import a_type
 from holdfast.graph.nodes import Stream
+from holdfast.operators.flow.idle import POLICIES, WaitedFor
 from holdfast.state import keyed
+from holdfast.types import units
 from holdfast.types.schema import to_arrow
 
 RIGHT = 'frames | hf.flow(graph, by="camera", schema="boxes ARRAY<STRING>")'
@@ -57,6 +59,26 @@ def _by_moment(graph: Graph, placed: PlacedNode) -> str:
     if contract.max_in_flight > 1 and not contract.is_pure:
         return f"has state, and max_in_flight={contract.max_in_flight}"
     return ""
+
+
+def checked_idle(graph: Graph, idle_after: str | None) -> str | None:
+    """Return after how long an input is idle, where a node waits for bounds.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no duration, or nothing waits for bounds.
+    """
+    if idle_after is None:
+        return None
+    units.duration_us(idle_after, argument="idle_after")
+    if not WaitedFor(graph).nodes:
+        raise InvalidPipeline(
+            f"idle_after= is given, and no node of graph {graph.name!r} waits for the bounds of its inputs.",
+            why=f"the idle rule is for the policies {', '.join(POLICIES)}.",
+            do="leave idle_after= out; a source may send bounds instead.",
+        )
+    return idle_after
 
 
 def check_graph(graph: Graph, streams: Mapping[str, Stream]) -> None:

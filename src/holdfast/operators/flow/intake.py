@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.flow.queues import Payload
+from holdfast.operators.flow.idle import INPUT, Silence
 from holdfast.operators.flow.rows import Port
 from holdfast.state import joins, keyed, tables
 from holdfast.state.input_bounds import reported
@@ -18,7 +19,6 @@ from holdfast.state.keyed import Ticks
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Change, StateTable
 from holdfast.state.timeline import Promise
 
-INPUT = "__input__"
 _REPEATED = "that an earlier row of its key has"
 
 FedPacket = tuple[int, int, Any]
@@ -70,6 +70,7 @@ class Intake:
         keys: pa.Table,
         forgotten: pa.Table,
         late: pa.Schema,
+        silence: Silence,
     ) -> Arrived:
         """Return what an epoch brings to some keys.
 
@@ -85,6 +86,8 @@ class Intake:
             Keys that begin anew.
         late : pa.Schema
             Of late rows.
+        silence : Silence
+            Which inputs have kept keys waiting for too long.
         """
         everywhere = known_everywhere(state, self.inputs)
         before = self._bounds(joins.anti_join(state["bounds"], forgotten, self.key.names), keys)
@@ -92,7 +95,11 @@ class Intake:
             name: reported(given, self.times[name], self.promises[name], keys, before[name], everywhere[name])
             for name, given in arrivals.items()
         }
-        bounds = {name: np.maximum(new.bounds, new.everywhere) for name, new in news.items()}
+        now = {name: new.everywhere for name, new in news.items()}
+        own = {name: new.bounds for name, new in news.items()}
+        own = silence.raise_bounds(keys, own, now, self._latest(state, keys))
+        bounds = {name: np.maximum(own[name], now[name]) for name in news}
+        first = {name: np.full(keys.num_rows, CLOSED, np.int64) for name in news}
         packets: list[list[FedPacket]] = [[] for _ in range(keys.num_rows)]
         missed: list[tuple[pa.Table, Ticks, Ticks]] = []
         changes: dict[str, Change] = {}
@@ -108,7 +115,8 @@ class Intake:
             miss(name, given.rows.filter(pa.array(new.is_late)), new.before[new.is_late], f"of {name}")
             rows = given.rows.filter(pa.array(~new.is_late))
             if self.promises[name].allows_repeats:
-                rows, repeats, change = self._take_settled(name, rows, state[waiting_table(name)], keys, bounds[name])
+                waiting = state[waiting_table(name)]
+                rows, repeats, change, first[name] = self._take_settled(name, rows, waiting, keys, bounds[name])
                 changes[waiting_table(name)] = change
                 miss(name, repeats, keyed.ticks(repeats.column(self.times[name])) + 1, _REPEATED)
             fed_count += rows.num_rows
@@ -117,22 +125,31 @@ class Intake:
             payloads = self.ports[name].payloads(rows.drop_columns([PLACE]))
             for code, t, payload in zip(codes, times, payloads, strict=True):
                 packets[code].append((t, place, payload))
-        order = np.argsort(_concatenate([places for _, _, places in missed]), kind="stable")
         for each in packets:
             each.sort(key=lambda packet: packet[:2])
         risen = {name: new.everywhere for name, new in news.items() if new.everywhere > everywhere[name]}
-        changes |= self._changed_bounds(keys, {name: new.bounds for name, new in news.items()}, before, risen)
+        changes |= self._changed_bounds(keys, own, before, risen)
         return Arrived(
             packets,
             bounds,
-            {name: new.everywhere for name, new in news.items()},
+            now,
             everywhere,
             bool(risen),
-            tables.united([tables.empty(late), *(rows for rows, _, _ in missed)], late).take(pa.array(order)),
-            _concatenate([limits for _, limits, _ in missed])[order],
+            *_by_arrival(missed, late),
             changes,
             fed_count,
+            first,
         )
+
+    def _latest(self, state: Mapping[str, pa.Table], keys: pa.Table) -> Ticks:
+        """Return for each key the time behind the last row that waits; UNBOUNDED: none does."""
+        found = np.full(keys.num_rows, UNBOUNDED, np.int64)
+        for name in self.inputs:
+            if waiting_table(name) in state:
+                rows = joins.semi_join(state[waiting_table(name)], keys, self.key.names)
+                codes = joins.index_in(rows, keys, self.key.names)
+                np.maximum.at(found, codes, keyed.ticks(rows.column(self.times[name])) + 1)
+        return found
 
     def _changed_bounds(
         self, keys: pa.Table, bounds: Mapping[str, Ticks], before: Mapping[str, Ticks], risen: Mapping[str, int]
@@ -164,8 +181,11 @@ class Intake:
 
     def _take_settled(
         self, name: str, rows: pa.Table, waiting: pa.Table, keys: pa.Table, bounds: Ticks
-    ) -> tuple[pa.Table, pa.Table, Change]:
-        """Return the rows that are settled, one for each time; those of a time that is taken; and what waits then."""
+    ) -> tuple[pa.Table, pa.Table, Change, Ticks]:
+        """Return the rows that are settled, one for each time; those of a time that is taken; and what waits then.
+
+        Of what waits, how the table changes, and for each key the lowest time.
+        """
         before = joins.semi_join(waiting, keys, self.key.names)
         first = pa.array(np.full(before.num_rows, -1, np.int64))
         together = tables.united([before.append_column(PLACE, first), rows], rows.schema)
@@ -176,11 +196,14 @@ class Intake:
         is_repeat[order[1:]] = (np.diff(codes[order]) == 0) & (np.diff(times[order]) == 0)
         goes = (times < bounds[codes]) & ~is_repeat
         declared = self.tables[waiting_table(name)]
-        stays = together.filter(pa.array(~goes & ~is_repeat)).drop_columns([PLACE])
+        waits = ~goes & ~is_repeat
+        stays = together.filter(pa.array(waits)).drop_columns([PLACE])
+        lowest = np.full(keys.num_rows, CLOSED, np.int64)
+        np.minimum.at(lowest, codes[waits], times[waits])
         gone = together.filter(pa.array(goes))
         key = list(declared.key)
         change = Change(joins.anti_join(stays, before, key), joins.semi_join(before, gone, key).select(key))
-        return gone, together.filter(pa.array(is_repeat)), change
+        return gone, together.filter(pa.array(is_repeat)), change, lowest
 
 
 @dataclass(frozen=True)
@@ -207,6 +230,8 @@ class Arrived:
         Of the tables of the intake.
     fed_count : int
         Rows that reach a graph.
+    first : mapping of str to array of int64
+        Graph input -> for each key the lowest time of a row that waits; CLOSED: none does.
     """
 
     packets: Sequence[list[FedPacket]]
@@ -218,6 +243,15 @@ class Arrived:
     late_bounds: Ticks
     changes: Mapping[str, Change]
     fed_count: int
+    first: Mapping[str, Ticks]
+
+    def bounds_of(self, code: int) -> dict[str, int]:
+        """Return graph input -> bound, of a key."""
+        return {name: int(of_keys[code]) for name, of_keys in self.bounds.items()}
+
+    def first_of(self, code: int) -> dict[str, int]:
+        """Return graph input -> lowest time of a row that waits, of a key."""
+        return {name: int(of_keys[code]) for name, of_keys in self.first.items()}
 
 
 def waiting_table(name: str) -> str:
@@ -235,6 +269,13 @@ def rises(given: Arrivals, before: int) -> tuple[bool, bool]:
     """Return whether an input's bound for all keys rises in an epoch, and whether it ends."""
     highest = pc.max(given.bounds.filter(given.bounds.column(ALL_KEYS)).column(BOUND)).as_py()
     return highest is not None and highest > before, highest == CLOSED and before < CLOSED
+
+
+def _by_arrival(missed: Sequence[tuple[pa.Table, Ticks, Ticks]], late: pa.Schema) -> tuple[pa.Table, Ticks]:
+    """Return late rows of several inputs, and what they were below, in the order of their places."""
+    order = np.argsort(_concatenate([places for _, _, places in missed]), kind="stable")
+    rows = tables.united([tables.empty(late), *(rows for rows, _, _ in missed)], late)
+    return rows.take(pa.array(order)), _concatenate([limits for _, limits, _ in missed])[order]
 
 
 def _concatenate(parts: Sequence[Ticks]) -> Ticks:

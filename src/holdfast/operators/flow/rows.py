@@ -8,10 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.flow import timestamps
 from holdfast.flow.queues import Payload
-from holdfast.flow.timestamps import MAX, MIN
+from holdfast.flow.run import Run
+from holdfast.flow.timestamps import DONE, MAX, MIN
+from holdfast.state import checks, keyed
 from holdfast.state.step import CLOSED, UNBOUNDED
 
 
@@ -117,6 +119,25 @@ def _column(values: list[Payload], column: pa.Field, output: str) -> pa.Array:
         ) from error
 
 
+def require_times(rows: pa.Table, column: str, name: str) -> None:
+    """Check that packets can have the timestamps of rows: the lowest and highest numbers mean something else.
+
+    Raises
+    ------
+    BadRow
+        Naming the input and the first such rows.
+    """
+    times = keyed.ticks(rows.column(column))
+    bad = rows.filter(pa.array((times < MIN) | (times > MAX)))
+    if bad.num_rows:
+        raise BadRow(
+            f"{bad.num_rows} row(s) of input {name!r} have a {column!r} that no packet may have.",
+            why=f"the first three and the last three numbers of 64 bits are special times; the first: "
+            f"{checks.first_rows(bad)}.",
+            do=f'drop such rows before: stream | hf.filter("{column} BETWEEN {MIN} AND {MAX}"); or give them a time.',
+        )
+
+
 def row_time(t: int, output: str) -> int:
     """Return the time of a packet that leaves, as that of a row.
 
@@ -132,6 +153,16 @@ def row_time(t: int, output: str) -> int:
             do="give it one: context.emit(output, value, at=time).",
         )
     return t
+
+
+def promise(run: Run, bounds: Mapping[str, int]) -> None:
+    """Tell a graph the bounds of its inputs."""
+    for name, bound in bounds.items():
+        current = run.stream_bound(name)
+        if bound == CLOSED and current != DONE:
+            run.close(name)
+        elif UNBOUNDED < bound < CLOSED and bound > current:
+            run.raise_bound(name, max(bound, MIN))
 
 
 def ticks_of(bound: int) -> int:

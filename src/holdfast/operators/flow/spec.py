@@ -22,6 +22,7 @@ from holdfast.operators.flow.checks import (
     RIGHT,
     check_graph,
     check_renames,
+    checked_idle,
     checked_threads,
     disorder_by_input,
     output_schemas,
@@ -63,6 +64,8 @@ class Flow:
         How long a silent key is remembered, in logged batch time.
     threads : int, optional
         Of each graph; None: its calculators are called one at a time.
+    idle_after : str, optional
+        How long a key waits for a silent input, in logged batch time.
     token : str
         By which a worker knows the graphs that it has built of this one.
     """
@@ -77,9 +80,9 @@ class Flow:
     renamed: Mapping[str, str] = field(default_factory=dict)
     forget_after: str | None = None
     threads: int | None = None
+    idle_after: str | None = None
     token: str = field(default_factory=lambda: uuid4().hex)
     kind: ClassVar[str] = "flow"
-    wakes: ClassVar[bool] = False
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -98,9 +101,14 @@ class Flow:
         return {"late": SideRows.of_inputs(self.by, self.input_names), **others}
 
     @property
+    def wakes(self) -> bool:
+        """Whether rows leave it by the clock: those that wait for a silent input."""
+        return bool(self.idle_after)
+
+    @property
     def watches_clock(self) -> bool:
-        """Whether keys are forgotten."""
-        return bool(self.forget_after)
+        """Whether keys are forgotten, or do not wait for ever."""
+        return bool(self.forget_after) or self.wakes
 
     @property
     def _time(self) -> str:
@@ -116,6 +124,7 @@ class Flow:
             "inputs": {name: [time, self.columns.get(name)] for name, time in self.times.items()},
             "outputs": {name: checks.spelled(schema) for name, schema in self.schemas.items()},
             "disorder": dict(self.disorder),
+            "idle_after": self.idle_after,
             "forget_after": self.forget_after,
             PARTS: {
                 name: {
@@ -177,6 +186,7 @@ class Flow:
             forget_us,
             self.token,
             self.threads,
+            None if self.idle_after is None else units.duration_us(self.idle_after),
         )
 
 
@@ -213,6 +223,7 @@ def flow(
     outputs: Mapping[str, Payload] | None = None,
     inputs: Mapping[str, str] | None = None,
     disorder: str | int | Mapping[str, str | int] | None = None,
+    idle_after: str | None = None,
     side_inputs: Mapping[str, Payload] | None = None,
     renamed_nodes: Mapping[str, str] | None = None,
     forget_after: str | None = None,
@@ -242,6 +253,8 @@ def flow(
     disorder : str, int or mapping, optional
         How far a row may be behind the highest timestamp before it: a duration, or ticks where timestamps are BIGINT.
         Rows are fed in the order of their timestamps, each as soon as nothing below it can come.
+    idle_after : str, optional
+        Duration after which a key no longer waits on a silent input, decided on logged batch time.
     side_inputs : mapping, optional
         Side input of the graph -> value; it is sent to the executors.
     renamed_nodes : mapping of str to str, optional
@@ -298,20 +311,21 @@ def flow(
             "outputs": outputs,
             "inputs": inputs,
             "disorder": disorder,
+            "idle_after": idle_after,
             "side_inputs": side_inputs,
             "renamed_nodes": renamed_nodes,
             "forget_after": forget_after,
             "threads": threads,
         }
         if isinstance(streams, Graph) and graph is None:
-            return FlowAnywhere(streams, arguments, name, built_at, past)
+            return FlowAnywhere(streams.snapshot(), arguments, name, built_at, past)
         if not isinstance(graph, Graph) or not isinstance(streams, Mapping):
             raise InvalidPipeline(
                 f"hf.flow got {a_type(streams)} and {a_type(graph)}.",
                 why="it takes a graph, or streams by graph input and a graph.",
                 do=f'write {RIGHT}, or hf.flow({{"frames": frames, "gps": gps}}, graph, ...).',
             )
-        spec = _spec(graph, streams, **arguments)
+        spec = _spec(graph.snapshot(), streams, **arguments)
         given = tuple(streams[each] for each in spec.input_names)
     return _put(spec, given, name, built_at, past)
 
@@ -333,6 +347,7 @@ def _spec(
     outputs: Mapping[str, Payload] | None,
     inputs: Mapping[str, str] | None,
     disorder: str | int | Mapping[str, str | int] | None,
+    idle_after: str | None,
     side_inputs: Mapping[str, Payload] | None,
     renamed_nodes: Mapping[str, str] | None,
     forget_after: str | None,
@@ -367,4 +382,5 @@ def _spec(
         check_renames(graph, dict(renamed_nodes or {})),
         forget_after,
         checked_threads(graph, threads),
+        checked_idle(graph, idle_after),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,12 +19,22 @@ from holdfast.flow.graph import Graph
 from holdfast.flow.queues import Payload
 from holdfast.flow.run import Run
 from holdfast.flow.saving import SavedNode
-from holdfast.flow.timestamps import DONE, MIN
 from holdfast.operators.flow import live
 from holdfast.operators.flow import rows as edge
+from holdfast.operators.flow.idle import INPUT, SINCE, WAITS, Silence, WaitedFor, Waiting, runs_on_bounds
 from holdfast.operators.flow.intake import Arrived, FedPacket, Intake, known_everywhere, rises, waiting_table
 from holdfast.operators.flow.rows import Port
-from holdfast.operators.flow.stored import NODE, SET, STATE, ChangedRows, key_text, replays_of, states_by_key, with_key
+from holdfast.operators.flow.stored import (
+    NODE,
+    SET,
+    STATE,
+    ChangedRows,
+    key_text,
+    replays_of,
+    rows_of_key,
+    states_by_key,
+    with_key,
+)
 from holdfast.state import checks, growth, joins, keyed, tables
 from holdfast.state.call import StepFailed
 from holdfast.state.keyed import Ticks
@@ -31,7 +42,6 @@ from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
     CLOSED,
-    PLACE,
     UNBOUNDED,
     Arrivals,
     Change,
@@ -45,16 +55,15 @@ OUT = "__out__"
 WAITING = "__waiting__"
 """Column of the state: how many packets of a key wait in queues and batches."""
 
-SINCE = "__since_us__"
-
 
 @dataclass(frozen=True)
 class FlowStep:
     """A graph of calculators for each key.
 
     State: ``nodes``, for each key and node of the graph what it has waiting and holds; ``replays``, the input sets that
-    make the state of a calculator again; ``keys``, the bound of each key's outputs, and whether anything waits; and the
-    tables of the :class:`~holdfast.operators.flow.intake.Intake`.
+    make the state of a calculator again; ``keys``, the bound of each key's outputs, and whether anything waits;
+    ``waits``, since when which input keeps a key waiting, where one may be idle; and the tables of the
+    :class:`~holdfast.operators.flow.intake.Intake`.
     """
 
     graph: Graph
@@ -69,6 +78,7 @@ class FlowStep:
     forget_us: int | None
     token: str
     threads: int | None = None
+    idle_us: int | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"inputs": ""}
 
     @property
@@ -78,7 +88,7 @@ class FlowStep:
 
     @property
     def tables(self) -> Mapping[str, StateTable]:
-        """Nodes, replays, keys, waiting rows and bounds."""
+        """Nodes, replays, keys, waits, waiting rows and bounds."""
         key = self.key.names
         number, text, raw = pa.int64(), pa.string(), pa.binary()
         node = [*self.key, pa.field(NODE, text)]
@@ -87,6 +97,7 @@ class FlowStep:
             "nodes": StateTable(pa.schema([*node, pa.field(STATE, raw)]), (*key, NODE)),
             "replays": StateTable(pa.schema([*node, pa.field(SET, number), pa.field(STATE, raw)]), (*key, NODE, SET)),
             "keys": StateTable(pa.schema(keys), tuple(key)),
+            "waits": StateTable(pa.schema([*self.key, *(pa.field(*of) for of in WAITS)]), (*key, INPUT)),
             **self.intake.tables,
         }
 
@@ -135,18 +146,24 @@ class FlowStep:
         """Feed each key's graph what is settled, and keep the rest."""
         for name, given in arrivals.items():
             checks.require_values(given.rows, [*self.key.names, self.times[name]], name)
+            edge.require_times(given.rows, self.times[name], name)
         forgotten = self._silent_keys(state, at)
         news = self._news(arrivals)
-        keys = self._keys_to_run(state, arrivals, news, forgotten)
-        arrived = self.intake.take_in(state, arrivals, keys, forgotten, self.outputs["late"])
+        waits = joins.anti_join(state["waits"], forgotten, self.key.names)
+        groups = self.waited_for.groups
+        silence = Silence(self.tables["waits"], self.key.names, waits, arrivals, at, self.idle_us, groups)
+        keys = self._keys_to_run(state, arrivals, [news, silence.keys()], forgotten)
+        arrived = self.intake.take_in(state, arrivals, keys, forgotten, self.outputs["late"], silence)
         graphs = _Graphs(self, keys, arrived, at)
         changes = {**arrived.changes, **graphs.run(state, arrivals, news, forgotten)}
+        changes["waits"], due_us = silence.change(keys, graphs.waits)
         gone = joins.anti_join(forgotten, keys, self.key.names)
-        for name in ("nodes", "replays", "keys", "bounds"):
-            self._forget(name, forgotten if name == "bounds" else gone, state, changes)
+        for name in ("nodes", "replays", "keys", "bounds", "waits"):
+            self._forget(name, forgotten if name in ("bounds", "waits") else gone, state, changes)
         others = joins.anti_join(joins.anti_join(state["keys"], forgotten, self.key.names), keys, self.key.names)
         counts = {
             **keyed.late_counts(arrived.late_bounds),
+            **keyed.counted("dropped", graphs.drops),
             "waiting_rows": graphs.waiting_count(others) + self._held_after(state, changes),
         }
         if self.forget_us is not None:
@@ -160,6 +177,7 @@ class FlowStep:
             {name: each for name, each in changes.items() if each.upserts.num_rows or each.deletes.num_rows},
             graphs.bounds(joins.anti_join(state["keys"], forgotten, self.key.names)),
             counts,
+            due_us,
             fates={ABSORBED: arrived.fed_count, "late": arrived.late.num_rows},
         )
 
@@ -169,15 +187,14 @@ class FlowStep:
         return self.held(state) + int(sum(each.upserts.num_rows - each.deletes.num_rows for each in changed))
 
     @cached_property
-    def asks_every_key(self) -> bool:
-        """Whether bounds alone make a graph do or promise something else than an empty one.
+    def waited_for(self) -> WaitedFor:
+        """Which inputs nodes wait for."""
+        return WaitedFor(self.graph)
 
-        So where a calculator is called for times without packets, or a policy moves times by what it has seen.
-        """
-        policies = [self.graph.policy_of(placed) for placed in self.graph.nodes.values()]
-        return any(placed.node.contract.process_timestamp_bounds for placed in self.graph.nodes.values()) or any(
-            policy is not None and (isinstance(policy, type) or policy.kind == "timestamp_align") for policy in policies
-        )
+    @cached_property
+    def asks_every_key(self) -> bool:
+        """Whether a key in which nothing waits may do something where a bound rises."""
+        return runs_on_bounds(self.graph)
 
     def _silent_keys(self, state: Mapping[str, pa.Table], at: StepTime) -> pa.Table:
         """Return the keys that are forgotten: nothing of them came for long, and nothing waits."""
@@ -204,10 +221,14 @@ class FlowStep:
         return joins.distinct_keys(tables.united(parts, schema), self.key.names)
 
     def _keys_to_run(
-        self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
+        self,
+        state: Mapping[str, pa.Table],
+        arrivals: Mapping[str, Arrivals],
+        of: Sequence[pa.Table],
+        forgotten: pa.Table,
     ) -> pa.Table:
         """Return the keys for which something may happen: of those that nothing came for, where bounds may matter."""
-        names, parts = self.key.names, [news]
+        names, parts = self.key.names, [*of]
         before, has_risen, has_ended = known_everywhere(state, self.inputs), False, False
         for name, given in arrivals.items():
             has_this_risen, has_this_ended = rises(given, before[name])
@@ -240,6 +261,12 @@ class _Graphs:
         self.left: dict[str, tuple[list[int], list[int], list[Payload]]] = {name: ([], [], []) for name in step.schemas}
         """Graph output -> key, time and payload of each packet that left."""
 
+        self.waits: list[Waiting] = [{} for _ in range(keys.num_rows)]
+        """For each key the inputs that keep something waiting, where that matters."""
+
+        self.drops: Counter[str] = Counter()
+        """Node -> packets that it has dropped."""
+
     def run(
         self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], news: pa.Table, forgotten: pa.Table
     ) -> dict[str, Change]:
@@ -263,7 +290,8 @@ class _Graphs:
             except HoldfastError as error:
                 raise with_key(error, _graph_text(step, key)) from error
             except Exception as error:
-                raise StepFailed(self._rows_of(code, arrivals), _graph_text(step, key)) from error
+                rows = rows_of_key(arrivals, self._keys.slice(code, 1), names)
+                raise StepFailed(rows, _graph_text(step, key)) from error
             for name, each in after.items():
                 if known.get(name) != each.state:
                     changed["nodes"].upserts.append({**key, NODE: name, STATE: each.state})
@@ -298,15 +326,14 @@ class _Graphs:
             if is_new:
                 saving.restore(run, before, replays() if before else {}, step.renamed, of)
             run.engine.clock = self._clock
-            self._feed(
-                run, self._arrived.packets[code], {name: int(self._arrived.bounds[name][code]) for name in step.inputs}
-            )
+            self._feed(run, self._arrived.packets[code], self._arrived.bounds_of(code))
             for name, (places, times, values) in self.left.items():
                 packets = run.collected[name]
                 places += [code] * len(packets)
                 times += [edge.row_time(t, name) for t, _ in packets]
                 values += [value for _, value in packets]
                 packets.clear()
+            self._count(code, run)
             self._out[code] = self._bound_of(run)
             waiting = sum(run.queue_lengths().values()) + sum(len(node.batch) for node in run.engine.nodes)
             self._waiting[code] = waiting
@@ -317,6 +344,15 @@ class _Graphs:
         if not run.engine.is_over:
             live.keep(live.digest(token, {name: each.state for name, each in after.items()}), run)
         return after
+
+    def _count(self, code: int, run: Run) -> None:
+        """Note what a graph has dropped, and what it waits for."""
+        for node in run.engine.nodes:
+            self.drops[node.name] += node.drop_count
+            node.drop_count = 0
+        if self._step.idle_us is not None and not run.engine.is_over:
+            first, bounds = self._arrived.first_of(code), self._arrived.bounds_of(code)
+            self.waits[code] = self._step.waited_for.by(run, first, bounds)
 
     def _bound_of(self, run: Run) -> int:
         """Return the bound of a graph's outputs.  Of one that has ended nothing leaves, closed or not."""
@@ -345,12 +381,7 @@ class _Graphs:
             run.add(names[place], payload, t)
             if self._step.threads is None and not run.engine.is_idle():
                 run.wait_until_idle()
-        for name, bound in bounds.items():
-            current = run.stream_bound(name)
-            if bound == CLOSED and current != DONE:
-                run.close(name)
-            elif UNBOUNDED < bound < CLOSED and bound > current:
-                run.raise_bound(name, max(bound, MIN))
+        edge.promise(run, bounds)
         run.wait_until_idle()
         if all(bound == CLOSED for bound in bounds.values()) and not run.engine.is_over:
             run.finish()
@@ -358,14 +389,6 @@ class _Graphs:
     def _replay_count(self, state: bytes) -> int:
         decoded = self._step.graph.codec.decode(state, of="a node")
         return int(decoded["replay"][0]) if "replay" in decoded else 0
-
-    def _rows_of(self, code: int, arrivals: Mapping[str, Arrivals]) -> pa.Table:
-        """Return the rows of a key, of the first input that has some, for the error."""
-        for given in arrivals.values():
-            rows = joins.semi_join(given.rows, self._keys.slice(code, 1), self._step.key.names)
-            if rows.num_rows:
-                return rows.drop_columns([PLACE])
-        return next(iter(arrivals.values())).rows.slice(0, 0).drop_columns([PLACE])
 
     def bounds(self, known: pa.Table) -> pa.Table | None:
         """Return the bounds of the outputs: of each key that was asked, and for all keys.
@@ -398,12 +421,10 @@ class _Graphs:
             return UNBOUNDED
         reached = self._reached_without_packets()
         others = joins.anti_join(known, self._keys, self._step.key.names)
-        held = (
-            (others if self._step.asks_every_key else _that_wait(others)).column(OUT).fill_null(UNBOUNDED).to_pylist()
-        )
+        held = others if self._step.asks_every_key else _that_wait(others)
         is_held = (self._waiting > 0) | self._step.asks_every_key
         asked: list[int] = self._out[is_held].tolist()
-        return int(min([reached, *held, *asked]))
+        return int(min([reached, *held.column(OUT).fill_null(UNBOUNDED).to_pylist(), *asked]))
 
     def _has_let_go(self, known: pa.Table) -> bool:
         """Return whether one of these keys held back a bound for all keys, and does so no longer, or less."""
@@ -429,8 +450,7 @@ class _Graphs:
         try:
             run.engine.clock = self._clock
             if is_new:
-                run.engine.open()
-                run.engine.begin()
+                run.begin()
             self._feed(run, (), now)
             reached = self._bound_of(run)
             sent = [edge.ticks_of(t) for packets in run.collected.values() for t, _ in packets[:1]]

@@ -9,7 +9,7 @@ import pyarrow as pa
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.flow.queues import Payload
 from holdfast.state import joins, tables
-from holdfast.state.step import Change, StateTable
+from holdfast.state.step import PLACE, Arrivals, Change, StateTable
 
 NODE = "__node__"
 SET = "__set__"
@@ -63,3 +63,12 @@ def with_key(error: HoldfastError, key: str) -> HoldfastError:
 def key_text(key: Mapping[str, Payload]) -> str:
     """Return a key for messages."""
     return ", ".join(map(repr, key.values())) or "(one for all rows)"
+
+
+def rows_of_key(arrivals: Mapping[str, Arrivals], key: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return the rows of a key, of the first input that has some, for errors."""
+    for given in arrivals.values():
+        rows = joins.semi_join(given.rows, key, names)
+        if rows.num_rows:
+            return rows.drop_columns([PLACE])
+    return next(iter(arrivals.values())).rows.slice(0, 0).drop_columns([PLACE])

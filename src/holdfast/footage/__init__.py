@@ -1,0 +1,1 @@
+"""Video in byte streams without a pipeline: files into them, files and pictures out of them."""
