@@ -129,10 +129,10 @@ class DecodeVideo(Calculator):
     def process(self, context: Context) -> None:
         """Decode a packet; where a time is known to have none, say what can still come."""
         t = context.timestamp
-        self._end = t + 1
-        if "packet" not in context:
+        if "packet" not in context:  # nothing may change: such a call is not repeated on restore
             self._promise(context, t + 1)
             return
+        self._end = t + 1
         rejects = _Rejects(self.options.start)
         frames: list[VideoFrame] = []
         payload = context["packet"]
