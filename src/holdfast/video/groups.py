@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast.video.frames import NANO, VideoFrame
 from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
+from holdfast.video.parameters import decoder_of
 
 if TYPE_CHECKING:
     from av import Packet, VideoStream
@@ -24,8 +25,8 @@ PIXELS_MAX = 1 << 26
 """Pixels of a picture that a decoder makes room for: 8192 x 8192.  A damaged header must not ask for all memory."""
 
 _STRICT = {"err_detect": "explode"}
-DECODERS = {"h264": ("h264", {}), "hevc": ("hevc", _STRICT), "mjpeg": ("mjpeg", _STRICT), "av1": ("libdav1d", {})}
-"""Name of the codec -> FFmpeg's decoder, and its options.
+CODECS = {"h264": {}, "hevc": _STRICT, "mjpeg": _STRICT, "av1": {}}
+"""Name of the codec -> options of its decoder.
 
 That of H.264 marks each picture that it has repaired, and must not be strict: behind an open group's leading packets,
 which refer to what is not there, it would refuse packets that it decodes rightly.
@@ -69,9 +70,9 @@ class GroupDecoder:
 
         if parameters is None:
             raise Damaged("a key packet without the parameters of its codec")
-        if parameters.codec not in DECODERS:
-            raise Damaged(f"the codec {parameters.codec!r} is none of {', '.join(DECODERS)}")
-        name, options = DECODERS[parameters.codec]
+        if parameters.codec not in CODECS:
+            raise Damaged(f"the codec {parameters.codec!r} is none of {', '.join(CODECS)}")
+        name, options = decoder_of(parameters.codec), CODECS[parameters.codec]
         with extra("hf.video.decode"):
             import av
         self._errors = (av.FFmpegError, ValueError, OverflowError)
