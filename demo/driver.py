@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from demo import data, report
+from demo import closing, data, report
 from demo.cluster import ExecutorKiller, Rerun, read_events, read_rerun, standalone_cluster
 from demo.kills import DemoFailed, Experiment, carry_out, undisturbed
 from demo.processes import Running, start
@@ -42,14 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        return _demo(options, console)
-    except DemoFailed as error:
-        console.print(f"[red]The demo could not be carried out:[/] {error}", markup=True, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; everything that was started is ended")
-        return 130
+    return closing.exit_code(lambda: _demo(options, console), console, "demo could not be carried out")
 
 
 def prepare_java(console: Console) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from demo import closing
 from demo.driver import prepare_java
 from demo.kills import DemoFailed, carry_out
 from demo.processes import Running, kill_tree, start
@@ -33,14 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the shop for a day; return 0 when every table holds exactly what it should."""
     options = _options(arguments)
     console = Console(highlight=False)
-    try:
-        return _shop(options, console)
-    except DemoFailed as error:
-        console.print(f"[red]The shop could not be run:[/] {error}", markup=True, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; everything that was started is ended")
-        return 130
+    return closing.exit_code(lambda: _shop(options, console), console, "shop could not be run")
 
 
 def _shop(options: argparse.Namespace, console: Console) -> int:
@@ -83,20 +77,11 @@ def _shop(options: argparse.Namespace, console: Console) -> int:
             say=console.print,
             disturb=may_be_killed,
         )
-        verdicts = verify(work, dsn)
-    for verdict in verdicts:
-        numbers = f"duplicates {verdict.duplicates}, lost {verdict.lost}, differences {verdict.differences}"
-        console.print(f"{verdict.name:16} {verdict.held:>9,} rows: {numbers}")
-    held, duplicates, lost, differences = (
-        sum(getattr(verdict, name) for verdict in verdicts) for name in ("held", "duplicates", "lost", "differences")
-    )
-    kills = len(experiment.kills)
-    print(
-        f"shop: rows={held} duplicates={duplicates} lost={lost} differences={differences} "
-        f"kills={kills} seconds={time.monotonic() - began:.1f}",
-        flush=True,
-    )
-    return 0 if all(verdict.is_exact for verdict in verdicts) and kills == options.kills else 1
+        contents = verify(work, dsn)
+    closing.say(contents, console, "rows")
+    kills, seconds = len(experiment.kills), time.monotonic() - began
+    print(closing.closing_line("shop", contents, unit="rows", kills=kills, seconds=seconds), flush=True)
+    return 0 if all(each.is_exact for each in contents) and kills == options.kills else 1
 
 
 def _generate(options: argparse.Namespace) -> Running:

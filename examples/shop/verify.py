@@ -10,12 +10,13 @@ import sqlite3
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import psycopg
 import pyarrow as pa
+
+from demo.closing import Content
 
 ARRIVED = """
     CREATE MACRO lines_of(stream) AS TABLE
@@ -76,26 +77,7 @@ KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What one table or directory holds against what it should hold."""
-
-    name: str
-    held: int
-    duplicates: int
-    """Rows of a key that are there more often than they should be."""
-    lost: int
-    """Rows of a key that are there less often."""
-    differences: int
-    """Rows that are there, and have other values."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the content is right."""
-        return self.duplicates == self.lost == self.differences == 0
-
-
-def verify(work: Path, dsn: str | None = None) -> list[Verdict]:
+def verify(work: Path, dsn: str | None = None) -> list[Content]:
     """Compare what the shop wrote, into PostgreSQL or else SQLite, with what its input says."""
     with duckdb.connect() as sql:
         sql.execute("SET TimeZone = 'UTC'")
@@ -104,7 +86,7 @@ def verify(work: Path, dsn: str | None = None) -> list[Verdict]:
         return [_compare(sql, name, work, dsn) for name in EXPECTED]
 
 
-def _compare(sql: duckdb.DuckDBPyConnection, name: str, work: Path, dsn: str | None) -> Verdict:
+def _compare(sql: duckdb.DuckDBPyConnection, name: str, work: Path, dsn: str | None) -> Content:
     sql.execute(f"CREATE OR REPLACE TABLE expected AS {EXPECTED[name]}")
     columns = [column for column, *_ in sql.execute("DESCRIBE expected").fetchall()]
     sql.execute("CREATE OR REPLACE TABLE held AS FROM expected LIMIT 0")
@@ -124,7 +106,7 @@ def _compare(sql: duckdb.DuckDBPyConnection, name: str, work: Path, dsn: str | N
     ((duplicates, lost),) = sql.execute(counts).fetchall()
     ((other,),) = sql.execute("SELECT count(*) FROM (FROM held EXCEPT ALL FROM expected)").fetchall()
     ((held,),) = sql.execute("SELECT count(*) FROM held").fetchall()
-    return Verdict(name, held, int(duplicates), int(lost), other - int(duplicates))
+    return Content(name, held, int(duplicates), int(lost), other - int(duplicates))
 
 
 def _rows_of_table(name: str, columns: Sequence[str], work: Path, dsn: str | None) -> list[tuple[object, ...]]:

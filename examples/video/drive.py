@@ -22,6 +22,7 @@ import psutil
 import psycopg
 from rich.console import Console
 
+from demo import closing
 from demo.driver import prepare_java
 from demo.kills import DemoFailed
 from demo.processes import Running, kill_one, kill_tree, start
@@ -44,14 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 when every frame is in every sink once."""
     options = _options(arguments)
     console = Console(highlight=False)
-    try:
-        return _demo(options, console)
-    except DemoFailed as error:
-        console.print(f"[red]The demo could not be carried out:[/] {error}", markup=True, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; everything that was started is ended")
-        return 130
+    return closing.exit_code(lambda: _demo(options, console), console, "demo could not be carried out")
 
 
 def _demo(options: argparse.Namespace, console: Console) -> int:
@@ -78,24 +72,16 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         os.environ.update(environment)
         from examples.video import play, verify  # here: what they import reads the environment
 
-        verdicts = verify.verify(work, options.seconds, events.dsn, events.broker)
+        contents = verify.verify(work, options.seconds, events.dsn, events.broker)
         videos = {name: verify.video_of(work, name) for name in ("both_video", "left_video", "pair_video")}
     play.contact_sheet(videos, work / "contact_sheet.png")
     for name, container in videos.items():
         play.to_mp4(container, work / f"{name}.mp4")
-    for verdict in verdicts:
-        numbers = f"duplicates {verdict.duplicates}, lost {verdict.lost}, differences {verdict.differences}"
-        console.print(f"{verdict.name:12} {verdict.held:>6,} frames: {numbers}")
+    closing.say(contents, console, "frames")
     console.print(f"to be looked at: {work}/contact_sheet.png, {', '.join(f'{name}.mp4' for name in videos)}")
-    frames, duplicates, lost, differences = (
-        sum(getattr(verdict, name) for verdict in verdicts) for name in ("held", "duplicates", "lost", "differences")
-    )
-    print(
-        f"video-demo: frames={frames} duplicates={duplicates} lost={lost} differences={differences} "
-        f"kills={lives.kill_count} seconds={time.monotonic() - began:.1f}",
-        flush=True,
-    )
-    return 0 if all(verdict.is_exact for verdict in verdicts) and lives.kill_count == options.kills else 1
+    kills, seconds = lives.kill_count, time.monotonic() - began
+    print(closing.closing_line("video-demo", contents, unit="frames", kills=kills, seconds=seconds), flush=True)
+    return 0 if all(each.is_exact for each in contents) and kills == options.kills else 1
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from demo.closing import Content
 from examples.video import both, cameras, events
 from examples.video.detector import shared
 from examples.video.play import frames, messages
@@ -23,22 +23,6 @@ from examples.video.scene import FRAMES_PER_S, GATE, LEFT, RIGHT, Camera, Pictur
 
 Event = tuple[int, int, str]
 """Time, number of the frame, things in it."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a sink holds, against what it should."""
-
-    name: str
-    held: int
-    duplicates: int
-    lost: int
-    differences: int
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether it holds exactly what it should."""
-        return self.held > 0 and not (self.duplicates or self.lost or self.differences)
 
 
 def pair_frames(seconds: float) -> list[int]:
@@ -87,17 +71,17 @@ def held(work: Path, table: str, dsn: str | None = None, broker: str | None = No
         return list(database.execute(query))
 
 
-def of_events(name: str, found: Sequence[Event], wanted: Sequence[Event], numbers: Sequence[int]) -> Verdict:
+def of_events(name: str, found: Sequence[Event], wanted: Sequence[Event], numbers: Sequence[int]) -> Content:
     """Compare events with those of the undisturbed run, and both with the frames that the cameras have."""
     rows = Counter(found)
     times = {row[0]: row for row in found}
     differences = sum(row != times.get(row[0], row) for row in wanted) + len(times.keys() - {row[0] for row in wanted})
     differences += [row[1] for row in wanted] != list(numbers)
     lost = len({row[0] for row in wanted} - times.keys())
-    return Verdict(name, len(found), len(found) - len(rows), lost, differences)
+    return Content(name, len(found), len(found) - len(rows), lost, differences)
 
 
-def of_video(name: str, container: bytes, numbers: Sequence[int], views: int = 1) -> Verdict:
+def of_video(name: str, container: bytes, numbers: Sequence[int], views: int = 1) -> Content:
     """Play a video, and read each frame's strip: each number once, in order, at its time."""
     shown: list[int] = []
     differences, before, first = 0, -1.0, 0.0
@@ -111,7 +95,7 @@ def of_video(name: str, container: bytes, numbers: Sequence[int], views: int = 1
         shown.append(number)
         before = seconds
     lost, more = Counter(numbers) - Counter(shown), Counter(shown) - Counter(numbers)
-    return Verdict(name, len(shown), more.total(), lost.total(), differences)
+    return Content(name, len(shown), more.total(), lost.total(), differences)
 
 
 def _numbers(grey: Picture, views: int) -> list[int]:
@@ -120,7 +104,7 @@ def _numbers(grey: Picture, views: int) -> list[int]:
     return [-1 if strip is None else strip[1] for strip in strips]
 
 
-def verify(work: Path, seconds: float, dsn: str | None = None, broker: str | None = None) -> list[Verdict]:
+def verify(work: Path, seconds: float, dsn: str | None = None, broker: str | None = None) -> list[Content]:
     """Return a verdict for each sink."""
     numbers = {"gate": GATE.frames(seconds), "left": LEFT.frames(seconds), "pair": pair_frames(seconds)}
     of = {"events": "gate", "both_events": "gate", "gate_events": "gate", "left_events": "left", "pair_events": "pair"}

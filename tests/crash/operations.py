@@ -10,11 +10,13 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Protocol
+
+from holdfast.connectors.byte_stream.staging import write_all
 
 _CHANGES = {"os.link", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate"}
 
@@ -53,6 +55,19 @@ class Mortal:
 MORTAL = Mortal()
 # An audit hook cannot be removed; it does nothing while no directory is set.
 sys.addaudithook(MORTAL.audit)
+
+
+def torn_write(fd: int, views: Sequence[memoryview | bytes]) -> None:
+    """Write; where the process is to die, only a half."""
+    if MORTAL.directory:
+        MORTAL.left -= 1
+        if MORTAL.is_dead or MORTAL.left < 0:
+            if not MORTAL.is_dead:
+                data = b"".join(views)
+                os.write(fd, data[: len(data) // 2])
+            MORTAL.is_dead = True
+            raise Death
+    write_all(fd, views)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ coordinator would, and every byte of the store is read: data, index and log agre
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
@@ -20,10 +19,9 @@ from holdfast.connectors.byte_stream.branch import branches
 from holdfast.connectors.byte_stream.log_target import ByteStreamSink
 from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
-from holdfast.connectors.byte_stream.staging import write_all
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publication, RunIdentity, Task
 from tests.byte_store import verify
-from tests.crash.operations import MORTAL, Death, die_once, die_twice, survived
+from tests.crash.operations import die_once, die_twice, survived, torn_write
 
 SCHEMA = pa.schema([("at", pa.int64()), ("camera", pa.string()), ("is_key", pa.bool_()), ("data", pa.binary())])
 COLUMNS = MessageColumns("at", "data", "camera", "is_key")
@@ -34,25 +32,10 @@ BACK = {"log": {"log": 1}}
 # A process that dies leaves its files open.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-_write_all = write_all
-
-
-def _torn(fd: int, views: Sequence[memoryview | bytes]) -> None:
-    """Write; where the process is to die, only a half."""
-    if MORTAL.directory:
-        MORTAL.left -= 1
-        if MORTAL.is_dead or MORTAL.left < 0:
-            if not MORTAL.is_dead:
-                data = b"".join(views)
-                os.write(fd, data[: len(data) // 2])
-            MORTAL.is_dead = True
-            raise Death
-    _write_all(fd, views)
-
 
 @pytest.fixture(autouse=True)
 def _torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "write_all", _torn)
+    monkeypatch.setattr(append, "write_all", torn_write)
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # a process dies here, not the machine: only time would be lost
 
 

@@ -16,30 +16,16 @@ import pytest
 
 from holdfast.connectors.byte_stream import append
 from holdfast.connectors.byte_stream.branch import branches
-from holdfast.connectors.byte_stream.staging import write_all
 from holdfast.footage.importing import VideoImport
 from tests.byte_store import verify
 from tests.crash import video_import_process
-from tests.crash.operations import MORTAL, Death, die_once, die_twice
+from tests.crash.operations import die_once, die_twice, torn_write
 from tests.unit.video.made_videos import write_video
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 START = 1_767_225_600 * 10**9
 KILLS = (0, 4, 9, 15, 22, 30, 38, 46, 54)
-
-
-def _torn(fd: int, views: Sequence[memoryview | bytes]) -> None:
-    """Write; where the process is to die, only a half."""
-    if MORTAL.directory:
-        MORTAL.left -= 1
-        if MORTAL.is_dead or MORTAL.left < 0:
-            if not MORTAL.is_dead:
-                data = b"".join(views)
-                os.write(fd, data[: len(data) // 2])
-            MORTAL.is_dead = True
-            raise Death
-    write_all(fd, views)
 
 
 Message = tuple[int, bool, bytes]
@@ -97,7 +83,7 @@ def wanted(tmp_path: Path, files: list[Path]) -> list[Message]:
 
 @pytest.fixture
 def _torn_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "write_all", _torn)
+    monkeypatch.setattr(append, "write_all", torn_write)
     monkeypatch.setattr(os, "fsync", lambda fd: None)  # a process dies here, not the machine: only time would be lost
 
 
