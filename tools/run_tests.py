@@ -68,12 +68,12 @@ BESIDE_UNIT = tuple(
 )
 """Where other tests than those of units are."""
 
-OF_FAST = "tests/unit/operators"
+OF_FAST = ("tests/unit/flow", "tests/unit/operators")
 """Unit tests that are run with the rest of the quick ones: the two groups run side by side, and end together so."""
 
 GROUPS = {
-    "unit": ("-m", FAST, "tests/unit", f"--ignore={OF_FAST}"),
-    "fast": ("-m", FAST, *BESIDE_UNIT, OF_FAST),
+    "unit": ("-m", FAST, "tests/unit", *(f"--ignore={room}" for room in OF_FAST)),
+    "fast": ("-m", FAST, *BESIDE_UNIT, *OF_FAST),
     "slow": (
         "-m",
         "slow and not spark and not postgres and not crash and not nightly",

@@ -56,6 +56,7 @@ def test_the_whole_library_is_asked() -> None:
     assert {calculator for calculator, _ in LIBRARY} == every
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piles_up", [False, True])
 @pytest.mark.parametrize(("calculator", "options"), LIBRARY)
 def test_a_calculator_that_is_restored_goes_on_as_if_nothing_had_been(
@@ -73,6 +74,7 @@ def test_a_calculator_that_is_restored_goes_on_as_if_nothing_had_been(
     assert some > 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calculator", "options"), LIBRARY)
 def test_a_graph_that_is_restored_goes_on_as_if_nothing_had_been(
     calculator: type[flow.Calculator], options: Any

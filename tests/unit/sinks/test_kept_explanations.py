@@ -110,6 +110,7 @@ def test_a_run_that_slept_while_another_one_merged_loses_nothing(slept_at: int) 
     assert whole(objects, 203)
 
 
+@pytest.mark.slow
 def test_objects_that_cannot_be_removed_stop_no_epoch_and_are_merged_later() -> None:
     objects = Objects()
     explanations = kept(objects)

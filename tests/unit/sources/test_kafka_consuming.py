@@ -159,6 +159,7 @@ def is_there(*_: Any, **__: Any) -> None:
     """What the cluster says of ranges that are asked for: nothing of them is gone."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_bytes", [30, 1 << 20], ids=["little is held", "much is held"])
 def test_each_message_of_each_range_comes_once_and_in_order(held_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consuming, "HELD_BYTES", held_bytes)
