@@ -13,7 +13,7 @@ from holdfast.footage.streams import AFTER_END, VideoStream
 from holdfast.store import durable
 from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
-from holdfast.video.parameters import decoder_of
+from holdfast.video.parameters import new_decoder
 from holdfast.video.timing import SECOND_NS, utc
 
 if TYPE_CHECKING:
@@ -46,13 +46,7 @@ class Pictures:
         yield from self._decode(None)
 
     def _begin(self, parameters: CodecParameters) -> None:
-        import av
-
-        decoder = av.CodecContext.create(decoder_of(parameters.codec), "r")
-        assert isinstance(decoder, av.VideoCodecContext)
-        if parameters.extradata:
-            decoder.extradata = parameters.extradata
-        self._decoder, self._parameters = decoder, parameters
+        self._decoder, self._parameters = new_decoder(parameters), parameters
 
     def _decode(self, packet: EncodedPacket | None) -> list[av.VideoFrame]:
         import av

@@ -60,10 +60,10 @@ def fragment(packets: Sequence[EncodedPacket], parameters: CodecParameters, numb
         parameters = replace(parameters, extradata=sets_in(packets[0].data, parameters.codec))
     parts: list[list[EncodedPacket]] = [[]]
     for packet in with_decoding_times(packets):
-        if parts[-1] and _dts(packet) - _dts(parts[-1][-1]) > _GAP_MAX:
+        if parts[-1] and packet.decoding_time - parts[-1][-1].decoding_time > _GAP_MAX:
             parts.append([])
         parts[-1].append(packet)
-    ends = [*(_dts(part[0]) for part in parts[1:]), _dts(parts[-1][-1]) if end is None else end]
+    ends = [*(part[0].decoding_time for part in parts[1:]), parts[-1][-1].decoding_time if end is None else end]
     try:
         return b"".join(_file(part, parameters, number, after) for part, after in zip(parts, ends, strict=True))
     except (av.FFmpegError, ValueError, OverflowError) as error:
@@ -75,7 +75,7 @@ def _file(packets: Sequence[EncodedPacket], parameters: CodecParameters, number:
     import av
 
     memory = io.BytesIO()
-    times = [*map(_dts, packets), end]
+    times = [*(packet.decoding_time for packet in packets), end]
     with av.open(memory, "w", format="mp4", options={**_OPTIONS, "fragment_index": str(number)}) as output:
         stream = add_packet_stream(output, parameters, _MICRO)
         for packet, at, after in zip(packets, times, times[1:], strict=False):
@@ -89,10 +89,6 @@ def _file(packets: Sequence[EncodedPacket], parameters: CodecParameters, number:
 
 def _micro(nanoseconds: int) -> int:
     return (nanoseconds + 500) // 1000
-
-
-def _dts(packet: EncodedPacket) -> int:
-    return packet.pts if packet.dts is None else packet.dts
 
 
 def packets_in(data: bytes, container: str, begin: int) -> list[EncodedPacket]:

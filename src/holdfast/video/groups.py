@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast.video.frames import NANO, VideoFrame
 from holdfast.video.library import extra
 from holdfast.video.packets import CodecParameters, EncodedPacket
-from holdfast.video.parameters import decoder_of
+from holdfast.video.parameters import new_decoder
 
 if TYPE_CHECKING:
     from av import Packet, VideoStream
@@ -72,20 +72,16 @@ class GroupDecoder:
             raise Damaged("a key packet without the parameters of its codec")
         if parameters.codec not in CODECS:
             raise Damaged(f"the codec {parameters.codec!r} is none of {', '.join(CODECS)}")
-        name, options = decoder_of(parameters.codec), CODECS[parameters.codec]
         with extra("hf.video.decode"):
             import av
         self._errors = (av.FFmpegError, ValueError, OverflowError)
         self._packet = av.Packet
         try:
-            context = av.VideoCodecContext.create(name, "r")
-            assert isinstance(context, av.VideoCodecContext)
-            context.options = {**options, "max_pixels": str(PIXELS_MAX)}
+            context = new_decoder(parameters)
+            context.options = {**CODECS[parameters.codec], "max_pixels": str(PIXELS_MAX)}
             context.thread_count, context.thread_type = threads, "SLICE"
-            if name == "libdav1d":
+            if parameters.codec == "av1":
                 context.flags |= av.codec.context.Flags.low_delay
-            if parameters.extradata:
-                context.extradata = parameters.extradata
             context.open()
         except self._errors as error:
             raise Damaged(f"the decoder of {parameters.codec} does not begin: {error}") from None

@@ -105,7 +105,7 @@ class MuxFragments(Calculator):
         """Keep a packet; at a key packet send the group before."""
         packet = packet_of(context["packet"])
         if packet.is_key:
-            self._send(context, packet.pts if packet.dts is None else packet.dts)
+            self._send(context, packet.decoding_time)
             self._open, self._begin = [packet.to_bytes()], context.timestamp
         elif self._open:
             self._open.append(packet.to_bytes())

@@ -76,6 +76,11 @@ class EncodedPacket:
     is_key: bool = False
     parameters: CodecParameters | None = None
 
+    @property
+    def decoding_time(self) -> int:
+        """When it is decoded: its dts, and its pts where that is not known."""
+        return self.pts if self.dts is None else self.dts
+
     def to_bytes(self) -> bytes:
         """Return the packet as the payload of a row or message."""
         described, extradata = b"", b""

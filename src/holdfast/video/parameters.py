@@ -23,15 +23,21 @@ _DECODERS = {"av1": "libdav1d"}
 """Where FFmpeg's decoder of the codec's own name needs a device that decodes."""
 
 
-def decoder_of(codec: str) -> str:
-    """Return the name of FFmpeg's decoder of a codec, which needs no device.
+def new_decoder(parameters: CodecParameters) -> av.VideoCodecContext:
+    """Return a decoder, which needs no device, with the codec's header; it is not open yet.
 
-    Examples
-    --------
-    >>> decoder_of("av1"), decoder_of("h264")
-    ('libdav1d', 'h264')
+    Raises
+    ------
+    ValueError
+        If there is none, or it does not take the header.
     """
-    return _DECODERS.get(codec, codec)
+    import av
+
+    decoder = av.CodecContext.create(_DECODERS.get(parameters.codec, parameters.codec), "r")
+    assert isinstance(decoder, av.VideoCodecContext)
+    if parameters.extradata:
+        decoder.extradata = parameters.extradata
+    return decoder
 
 
 class KeyParameters:
@@ -103,15 +109,9 @@ def first_frame(parameters: CodecParameters, key_data: bytes) -> av.VideoFrame |
     """Return the picture of a key packet; None where it cannot be decoded with these parameters."""
     with extra("reading video"):
         import av
-        from av.video.codeccontext import VideoCodecContext
-
     try:
-        decoder = av.CodecContext.create(decoder_of(parameters.codec), "r")
-        if not isinstance(decoder, VideoCodecContext):
-            return None
+        decoder = new_decoder(parameters)
         decoder.thread_count = 1
-        if parameters.extradata:
-            decoder.extradata = parameters.extradata
         frames = [*decoder.decode(av.Packet(key_data)), *decoder.decode(None)]
     except (av.FFmpegError, ValueError):
         return None

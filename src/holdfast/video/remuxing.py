@@ -176,8 +176,7 @@ class PacketFile:
         if self._stream is None:
             self._stream = self._begin(packet)
         assert self._start is not None
-        dts = packet.pts if packet.dts is None else packet.dts
-        ticks = ticks_of(dts - self._start)
+        ticks = ticks_of(packet.decoding_time - self._start)
         check_gap(self._kind, self._last, ticks, packet.pts)
         self._last = ticks if self._last is None else max(ticks, self._last + 1)
         data = self._parameter_sets + packet.data if packet.is_key else packet.data

@@ -155,7 +155,7 @@ def with_decoding_times(packets: Iterable[EncodedPacket]) -> Iterator[EncodedPac
             early = max(at - packet.pts for at, packet in zip(shown, group, strict=True))
             group = [replace(packet, dts=at - early) for at, packet in zip(shown, group, strict=True)]
         for packet in group:
-            dts = packet.pts if packet.dts is None else packet.dts
+            dts = packet.decoding_time
             dts = dts if last is None else max(dts, last + 1)
             last = dts
             yield packet if dts == packet.dts else replace(packet, dts=dts)

@@ -51,7 +51,7 @@ class TransportWriter:
         of : EncodedPacket
             Its times, and whether it is a key.
         """
-        pts, dts = (ticks(each) for each in (of.pts, of.pts if of.dts is None else of.dts))
+        pts, dts = (ticks(each) for each in (of.pts, of.decoding_time))
         times = _time(2, pts) if pts == dts else _time(3, pts) + _time(1, dts)
         head = b"\0\0\1\xe0\0\0\x84" + bytes([0x80 if pts == dts else 0xC0, len(times)]) + times
         whole = head + data

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from holdfast.video.parameters import decoder_of
+from holdfast.video.parameters import new_decoder
 
 av: Any = __import__("av")
 
@@ -76,9 +76,7 @@ def decoded(packets: Any) -> list[tuple[int, int]]:
             if decoder is not None:
                 shown += [(frame.pts, number_of(frame)) for frame in decoder.decode(None)]
             now = packet.parameters
-            decoder = av.CodecContext.create(decoder_of(now.codec), "r")
-            if now.extradata:
-                decoder.extradata = now.extradata
+            decoder = cast("Any", new_decoder(now))
         fed = av.Packet(packet.data)
         fed.pts, fed.dts, fed.time_base = packet.pts, packet.dts, Fraction(1, 10**9)
         if decoder is not None:
