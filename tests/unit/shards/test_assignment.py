@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InternalError
-from holdfast.plan.assignment import Assignment, assign, keep, moves, regroup
+from holdfast.shards.assignment import Assignment, assign, keep, moves, regroup
 
 UNITS = st.sets(st.text("abc0/", min_size=1, max_size=4), max_size=30)
 COUNTS = st.integers(1, 7)

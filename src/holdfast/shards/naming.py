@@ -1,0 +1,57 @@
+"""Names and places of shards: shard 0 is the pipeline itself, shard 3 of ``trips`` is ``trips-3`` (design/0048, 2).
+
+Invariant: a user's name has no hyphen, so the name of a shard other than 0 is no user's pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.errors import invariant
+
+SHARDS_MAX = 1000
+"""How many shards a pipeline can have."""
+
+_NUMBERED = re.compile(r"(.+)-([1-9][0-9]*)")
+
+
+def shard_name(pipeline: str, shard: int) -> str:
+    """Return the name of a shard in its checkpoint and in every ledger.
+
+    Parameters
+    ----------
+    pipeline : str
+        The user's name.
+    shard : int
+        0 to ``SHARDS_MAX - 1``.
+
+    Examples
+    --------
+    >>> shard_name("trips", 0), shard_name("trips", 3)
+    ('trips', 'trips-3')
+    """
+    invariant(0 <= shard < SHARDS_MAX, f"{pipeline!r} has no shard {shard}.")
+    return f"{pipeline}-{shard}" if shard else pipeline
+
+
+def shard_of(name: str) -> tuple[str, int]:
+    """Return the pipeline and the number of the shard of this name.
+
+    Examples
+    --------
+    >>> shard_of("trips-3"), shard_of("trips")
+    (('trips', 3), ('trips', 0))
+    """
+    found = _NUMBERED.fullmatch(name)
+    return (found[1], int(found[2])) if found else (name, 0)
+
+
+def shard_checkpoint(checkpoint: str, shard: int) -> str:
+    """Return where the checkpoint of a shard lies, given that of the pipeline: a path or an address.
+
+    Examples
+    --------
+    >>> shard_checkpoint("ckpt/trips", 0), shard_checkpoint("s3://bucket/trips/", 3)
+    ('ckpt/trips', 's3://bucket/trips/shards/3')
+    """
+    return f"{checkpoint.rstrip('/')}/shards/{shard}" if shard else checkpoint
