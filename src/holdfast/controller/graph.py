@@ -138,8 +138,7 @@ class ShardGraphs:
         """Return the unit of a segment: with a shard key, segments of several sources with the same keys are one."""
         spec = divisible(self.divisible_sources[source])
         assert spec is not None
-        is_grouped = layout.by not in ("", INDEPENDENT) and len(self.divisible_sources) > 1
-        return spec.group_of(segment) if is_grouped else f"{source}:{segment}"
+        return f"{source}:{segment}" if layout.by in ("", INDEPENDENT) else spec.group_of(segment)
 
     def of(self, layout: ShardLayout, shard: int) -> Graph:
         """Return the graph of a shard: its sources read the segments that the layout gives it."""
@@ -154,7 +153,7 @@ class ShardGraphs:
     def segments_of(self, layout: ShardLayout, shard: int, source: str) -> SegmentSet:
         """Return the segments of a source that a shard reads."""
         wanted, prefix = layout.assignment.units_of(shard), f"{source}:"
-        if layout.by in ("", INDEPENDENT) or len(self.divisible_sources) == 1:
+        if layout.by in ("", INDEPENDENT):
             names = (unit.removeprefix(prefix) for unit in wanted.names if unit.startswith(prefix))
         else:
             names = (segment for segment, unit in self.units(layout, source).items() if unit in wanted.names)

@@ -28,6 +28,7 @@ from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program, has_user_code
 from holdfast.ports import Store
+from holdfast.shards.keys import KEYS, ShardKey
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.launch import stop_directory
@@ -276,6 +277,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
+        key=_key_of(pipeline, context.directory),
     )
     if asked.is_stateful:
         way = "in stages, with state between them"
@@ -291,6 +293,15 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled, program)
     log.info("pipeline %r is evaluated %s", pipeline.name, way)
     return physical
+
+
+def _key_of(pipeline: Graph, directory: Path) -> ShardKey | None:
+    """Return how rows are held to their segments, with its record begun; None where they are not."""
+    if pipeline.shard_by is None:
+        return None
+    key = ShardKey(pipeline.shard_by, str(directory / KEYS))
+    key.begin()
+    return key
 
 
 def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
