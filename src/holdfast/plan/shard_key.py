@@ -18,6 +18,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
+from holdfast.operators.lookup.as_of import TABLE, AsOfLookup
 from holdfast.plan.feeds import columns_passed
 from holdfast.types.row_ids import check_columns
 
@@ -72,15 +73,16 @@ def check_shard_key(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNo
             pipeline=pipeline,
         )
     found: dict[Node, KeyColumn] = {}
-    for node in nodes:
-        before = [found[each] for each in node.inputs]
+    divided = read_in_parts(sinks)
+    for node in (each for each in nodes if each in divided):
+        before = {name: found[each] for name, each in _inputs(node).items()}
         if node.is_source:
             _check_source(pipeline, node, by)
         elif is_stateful(node):
-            for name, carried in zip(node.stateful_spec.input_names, before, strict=True):
+            for name, carried in before.items():
                 _check_keys(pipeline, node, f"input {name!r}", keys_of(node), carried, by)
-            _check_sources(pipeline, node, before)
-        found[node] = _downstream(node, before, by)
+            _check_sources(pipeline, node, [*before.values()])
+        found[node] = _downstream(node, [*before.values()], by)
     for sink in sinks:
         if (key := replaced_by(sink)) is not None:
             carried = found[sink.inputs[0]]
@@ -127,6 +129,26 @@ def check_declared(graph: Graph, *, independent: bool) -> None:
             pipeline=graph.name,
             participant=node.name,
         )
+
+
+def read_in_parts(sinks: Sequence[SinkNode]) -> frozenset[Node]:
+    """Return the nodes whose rows are divided among shards: all but what leads to tables that are looked up in alone,
+    which each shard has whole.
+    """
+    waiting, found = [node for sink in sinks for node in sink.inputs], set[Node]()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += _inputs(node).values()
+    return frozenset(found)
+
+
+def _inputs(node: Node) -> dict[str, Node]:
+    """Return the inputs of a node by name, without a table that it looks up in."""
+    names = node.stateful_spec.input_names if is_stateful(node) else [str(at) for at in range(len(node.inputs))]
+    is_lookup = isinstance(node.spec, AsOfLookup)
+    return {name: each for name, each in zip(names, node.inputs, strict=True) if not (is_lookup and name == TABLE)}
 
 
 def keys_of(node: Node) -> tuple[str, ...]:

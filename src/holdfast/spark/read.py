@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,13 +52,15 @@ class SourceReader:
     notes_silence: bool = False
     has_paces: bool = False
     follows: bool = False
-    key: ShardKey | None = None
+    keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration by which a source is read: from the pipeline's start time to the end of this run, as
         far as they are set, with rows held to their segments.
         """
-        return hold_to_key(from_time(up_to(cast("SourceSpec", node.spec), self.until), self.from_us), self.key)
+        return hold_to_key(
+            from_time(up_to(cast("SourceSpec", node.spec), self.until), self.from_us), self.keys.get(node.name)
+        )
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""

@@ -27,8 +27,10 @@ from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program, has_user_code
+from holdfast.plan.shard_key import read_in_parts
 from holdfast.ports import Store
 from holdfast.shards.keys import KEYS, ShardKey
+from holdfast.shards.naming import sources_place
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.launch import stop_directory
@@ -277,7 +279,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
-        key=_key_of(pipeline, context.directory),
+        keys=_keys_of(pipeline, context.directory),
     )
     if asked.is_stateful:
         way = "in stages, with state between them"
@@ -295,13 +297,13 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
     return physical
 
 
-def _key_of(pipeline: Graph, directory: Path) -> ShardKey | None:
-    """Return how rows are held to their segments, with its record begun; None where they are not."""
+def _keys_of(pipeline: Graph, directory: Path) -> dict[str, ShardKey]:
+    """Return how rows of each source are held to their segments, where they are, with the record of that begun."""
     if pipeline.shard_by is None:
-        return None
-    key = ShardKey(pipeline.shard_by, str(directory / KEYS))
+        return {}
+    key = ShardKey(pipeline.shard_by, str(sources_place(directory, pipeline.name) / KEYS))
     key.begin()
-    return key
+    return {node.name: key for node in read_in_parts(pipeline.sinks) if node.is_source}
 
 
 def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:

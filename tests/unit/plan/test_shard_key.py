@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.graph.nodes import SinkNode, Stream
 from holdfast.operators.lowering import LOWERINGS
-from holdfast.plan.shard_key import check_declared, keys_of
+from holdfast.plan.shard_key import check_declared, keys_of, read_in_parts
 from holdfast.types.schema import to_arrow
 from tests.calculators import Odd
 from tests.graphs import source as paper_source
@@ -232,6 +232,16 @@ def test_a_source_that_one_shard_reads_alone_may_not_meet_others() -> None:
         "rows of paper 'alone'",
         "no segments",
     )
+
+
+def test_a_table_that_is_looked_up_in_is_whole_in_each_shard() -> None:
+    """So its rows need not have the column, and may come from a source that nobody can divide."""
+    owners = paper_source("owners", schema="name STRING, t BIGINT, w BIGINT", timestamp="t")
+    known = hf.table(owners | hf.distinct(by="w", horizon=5), key="name")
+    assert built(out(hf.lookup(read(), known, on={"device": "name"}))).shard_by == "device"
+    refused(lambda: built(out(hf.lookup(read(), known, on={"site": "name"}))), "input 'main'", "has key (site)")
+    sink = out(hf.lookup(read(), known, on={"device": "name"}))
+    assert {node.name for node in read_in_parts([sink]) if node.is_source} == {"rows"}
 
 
 def test_a_graph_with_a_gate_is_checked_as_it_was_built() -> None:
