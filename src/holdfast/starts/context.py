@@ -303,7 +303,8 @@ def _keys_of(pipeline: Graph, directory: Path) -> dict[str, ShardKey]:
         return {}
     key = ShardKey(pipeline.shard_by, str(sources_place(directory, pipeline.name) / KEYS))
     key.begin()
-    return {node.name: key for node in read_in_parts(pipeline.sinks) if node.is_source}
+    # Which row is in which segment of a source of Spark's nobody knows: one shard reads it alone.
+    return {node.name: key for node in read_in_parts(pipeline.sinks) if node.is_source and node.kind != "spark"}
 
 
 def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
