@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.connectors.reading.parts import divisible
@@ -20,6 +21,8 @@ from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, is_stateful
 from holdfast.operators.lookup.as_of import TABLE, AsOfLookup
 from holdfast.plan.feeds import columns_passed
+from holdfast.shards.keys import KEYS, ShardKey
+from holdfast.shards.naming import sources_place
 from holdfast.types.row_ids import check_columns
 
 _INSTEAD = "shards that are independent keep a result of their own each"
@@ -149,6 +152,29 @@ def _inputs(node: Node) -> dict[str, Node]:
     names = node.stateful_spec.input_names if is_stateful(node) else [str(at) for at in range(len(node.inputs))]
     is_lookup = isinstance(node.spec, AsOfLookup)
     return {name: each for name, each in zip(names, node.inputs, strict=True) if not (is_lookup and name == TABLE)}
+
+
+def begin_keys(pipeline: Graph, checkpoint: Path) -> dict[str, ShardKey]:
+    """Return how rows of each source are held to their segments, where they are, with the record of that begun.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        Of a run: a pipeline, or a shard.
+    checkpoint : Path
+        Its own: of all shards the claims are in that of the first.
+
+    Raises
+    ------
+    InvalidPipeline
+        If that record is of another column.
+    """
+    if pipeline.shard_by is None:
+        return {}
+    key = ShardKey(pipeline.shard_by, str(sources_place(checkpoint, pipeline.name) / KEYS))
+    key.begin()
+    # Which row is in which segment of a source of Spark's nobody knows: one shard reads it alone.
+    return {node.name: key for node in read_in_parts(pipeline.sinks) if node.is_source and node.kind != "spark"}
 
 
 def keys_of(node: Node) -> tuple[str, ...]:

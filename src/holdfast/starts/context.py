@@ -27,10 +27,8 @@ from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program, has_user_code
-from holdfast.plan.shard_key import read_in_parts
+from holdfast.plan.shard_key import begin_keys
 from holdfast.ports import Store
-from holdfast.shards.keys import KEYS, ShardKey
-from holdfast.shards.naming import sources_place
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.launch import stop_directory
@@ -279,7 +277,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
-        keys=_keys_of(pipeline, context.directory),
+        keys=begin_keys(pipeline, context.directory),
     )
     if asked.is_stateful:
         way = "in stages, with state between them"
@@ -295,16 +293,6 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled, program)
     log.info("pipeline %r is evaluated %s", pipeline.name, way)
     return physical
-
-
-def _keys_of(pipeline: Graph, directory: Path) -> dict[str, ShardKey]:
-    """Return how rows of each source are held to their segments, where they are, with the record of that begun."""
-    if pipeline.shard_by is None:
-        return {}
-    key = ShardKey(pipeline.shard_by, str(sources_place(directory, pipeline.name) / KEYS))
-    key.begin()
-    # Which row is in which segment of a source of Spark's nobody knows: one shard reads it alone.
-    return {node.name: key for node in read_in_parts(pipeline.sinks) if node.is_source and node.kind != "spark"}
 
 
 def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader) -> PhysicalPlan:
