@@ -207,11 +207,9 @@ class SqlBook:
 
     def begin_epochs(self, connection: Connection, table: SqlTable, row: LedgerRow) -> None:
         """Begin the list; one that does not lead to what the sink holds is restarted there."""
-        others = connection.execute(
-            f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ? AND (pipeline, sink) <> (?, ?)",
-            (_target(table), *self._ours),
-        ).fetchall()
-        rewinds.check_one_writer(self.node, table.name, others)
+        statement = f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ?"
+        writers = connection.execute(statement, (_target(table),)).fetchall()
+        rewinds.check_writers(self.node, table.name, self._ours, writers)
         if rewinds.has_gap(self._epochs(connection, table), row):
             self.restart_epochs(connection, table, row)
 

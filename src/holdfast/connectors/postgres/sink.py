@@ -131,7 +131,7 @@ class PostgresSink:
         session = PostgresSession(dsn, node, table, f"holdfast {pipeline}/{name}")
         try:
             with session.transaction() as connection:
-                target = catalog.find(connection, node, table, schema, mode)
+                target = replace(catalog.find(connection, node, table, schema, mode), pipeline=pipeline)
                 prepares = catalog.checked_way(connection, target, stage, with_commands=control is not None)
         except BaseException:
             session.drop()

@@ -1,0 +1,230 @@
+"""What a sink must do for shards: several writers of one target, each under the pipeline's name with its number.
+
+Neither waits for another, fences it, or touches what is another's.  Design: 0048, sections 2 and 10.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from holdfast import faults
+from holdfast.capabilities import offers
+from holdfast.connectors.kit import rewinds
+from holdfast.errors import InvalidPipeline
+from holdfast.ports import (
+    Carried,
+    EpochRecord,
+    Explaining,
+    Held,
+    Inspectable,
+    Outcome,
+    Part,
+    Publication,
+    Rewindable,
+    RunIdentity,
+    Sink,
+    Withdrawal,
+)
+from holdfast.shards.naming import shard_name
+from tests.contract.explaining_contract import kept, texts, told
+from tests.contract.rewind_contract import RewindableTarget
+from tests.contract.sink_contract import PIPELINE, Row, Target, _interruption, _positions, _table, stage_rows
+
+SHARDS = (0, 1, 11)
+"""Some numbers: the names of the first two begin the name of the last."""
+
+
+class ShardContract:
+    """The promises."""
+
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_epochs_of_shards_alternate_and_each_has_a_ledger_of_its_own(self, target: Target, staged: bool) -> None:
+        sinks = {shard: opened(target, shard, generation=shard + 1) for shard in SHARDS}
+        for epoch, shards in ((1, (11, 0)), (2, (0, 11)), (1, (1,)), (3, (11,))):
+            ready = [(shard, publication(sinks[shard], shard, epoch, shard + 1, staged=staged)) for shard in shards]
+            for shard, each in ready:
+                sinks[shard].publish([each], Held())
+        for sink in sinks.values():
+            sink.close()
+        assert sorted(target.rows()) == sorted(row for shard, n in ((0, 2), (1, 1), (11, 3)) for row in rows(shard, n))
+        for shard, last in ((0, 2), (1, 1), (11, 3)):
+            sink = connected(target, shard)
+            assert sink.open(RunIdentity(shard_name(PIPELINE, shard), 20)) == Held(last, shard + 1, _positions(last))
+            sink.close()
+
+    def test_a_takeover_leaves_alone_what_other_shards_have_staged(self, target: Target) -> None:
+        """A crash of one shard, while others are between stage and publish."""
+        sinks = {shard: opened(target, shard) for shard in SHARDS}
+        ready = {shard: publication(sink, shard, 1, staged=True) for shard, sink in sinks.items()}
+        staged_count = len(target.leftovers())
+        sinks[1].close()
+        sinks[1] = opened(target, 1, generation=9)
+        sinks[1].sweep(below_epoch=5)
+        assert len(target.leftovers()) == staged_count // 3 * 2
+        for shard in (0, 11):
+            sink = sinks[shard]
+            if offers(sink, Inspectable):
+                assert sink.inspect()[1] == [f"{shard_name(PIPELINE, shard)}/1/1/0/0"]
+            sink.publish([ready[shard]], Held())
+        sinks[1].publish([publication(sinks[1], 1, 1, 9)], Held())
+        assert sorted(target.rows()) == sorted(row for shard in SHARDS for row in rows(shard, 1))
+        for sink in sinks.values():
+            sink.close()
+
+    @pytest.mark.parametrize("point", ["publish-begun", "publish-uncommitted"])
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_a_shard_that_dies_while_it_publishes_holds_nobody_up(
+        self, target: Target, point: str, staged: bool
+    ) -> None:
+        alive, dying = opened(target, 0), opened(target, 1)
+        ready = publication(dying, 1, 1, staged=staged)
+        with _interruption(at=point):
+            dying.publish([ready], Held())
+        for epoch in (1, 2):
+            alive.publish([publication(alive, 0, epoch, staged=staged)], Held())
+            assert alive.outcome(epoch) is Outcome.PUBLISHED
+        dying.close()
+        again = opened(target, 1, generation=2)
+        again.publish([ready], Held())
+        again.sweep(below_epoch=2)
+        assert sorted(target.rows()) == sorted([*rows(0, 2), *rows(1, 1)])
+        assert target.leftovers() == []
+        alive.close()
+        again.close()
+
+    def test_no_shard_waits_for_the_commit_of_another(self, target: Target) -> None:
+        if getattr(target, "has_one_writer", False):
+            pytest.skip("its system lets one transaction write at a time")
+        one, other = opened(target, 0), opened(target, 1)
+        mine, theirs = publication(one, 0, 1), publication(other, 1, 1)
+
+        def publish_other(point: str, epoch: int) -> None:
+            if point == "publish-uncommitted":
+                faults.install(None)
+                other.publish([theirs], Held())
+                assert other.outcome(1) is Outcome.PUBLISHED
+
+        faults.install(publish_other)
+        try:
+            one.publish([mine], Held())
+        finally:
+            faults.install(None)
+        assert sorted(target.rows()) == sorted([*rows(0, 1), *rows(1, 1)])
+        one.close()
+        other.close()
+
+    def test_what_positions_mean_is_kept_for_each_shard(self, target: Target) -> None:
+        sinks = {shard: opened(target, shard) for shard in SHARDS}
+        if not offers(sinks[0], Explaining):
+            pytest.skip("it keeps no explanations")
+        for shard, count in ((0, 3), (1, 1), (11, 2)):
+            said = told("lines", *range(1, count + 1))
+            record = EpochRecord(shard_name(PIPELINE, shard), 1, 1, _positions(1), explanations=said)
+            sinks[shard].publish([Publication(record, ())], Held())
+        for shard, count in ((0, 3), (1, 1), (11, 2)):
+            assert kept(sinks[shard]) == {"lines": texts("lines", count)}
+            sinks[shard].close()
+
+
+class ShardRewindContract:
+    """What a sink must do besides that can take back what one shard published."""
+
+    @pytest.mark.parametrize("staged", [True, False], ids=["staged", "carried"])
+    def test_a_rewind_withdraws_the_rows_of_its_shard_alone(self, rewindable: RewindableTarget, staged: bool) -> None:
+        sinks = {shard: opened(rewindable, shard) for shard in SHARDS}
+        for epoch in (1, 2, 3):
+            for shard, sink in sinks.items():
+                sink.publish([publication(sink, shard, epoch, staged=staged)], Held())
+        asked = withdrawal(sinks[1], 1)
+        assert (asked.epoch, asked.epoch_count, asked.row_count, asked.obstacle) == (1, 2, 4, "")
+        sinks[1].publish([back(1, 4, 1)], Held())
+        left = [*rows(0, 3), *rows(1, 1), *rows(11, 3)]
+        assert sorted(rewindable.rows()) == sorted(left)
+        sinks[11].publish([publication(sinks[11], 11, 4)], Held())
+        sinks[0].publish([back(0, 4, 2)], Held())
+        left = [*rows(0, 2), *rows(1, 1), *rows(11, 4)]
+        assert sorted(rewindable.rows()) == sorted(left)
+        for shard, epoch, end in ((0, 4, 2), (1, 4, 1), (11, 4, 4)):
+            sinks[shard].close()
+            again = connected(rewindable, shard)
+            held = again.open(RunIdentity(shard_name(PIPELINE, shard), 2))
+            assert (held.epoch, held.positions) == (epoch, _positions(end))
+            assert withdrawal(again, 1).row_count == {0: 2, 1: 0, 11: 6}[shard]
+            again.close()
+
+    def test_each_shard_keeps_the_ends_that_it_can_go_back_to(
+        self, rewindable: RewindableTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sinks = {shard: opened(rewindable, shard) for shard in SHARDS}
+        for epoch in (1, 2, 3):
+            sinks[1].publish([publication(sinks[1], 1, epoch)], Held())
+        monkeypatch.setattr(rewinds, "EPOCHS_KEPT", 1)
+        for epoch in (1, 2, 3):
+            for shard in (0, 11):
+                sinks[shard].publish([publication(sinks[shard], shard, epoch)], Held())
+        asked = withdrawal(sinks[1], 1)
+        assert (asked.epoch, asked.epoch_count, asked.row_count) == (1, 2, 4)
+        for sink in sinks.values():
+            sink.close()
+
+
+class ShardsOfTablesContract:
+    """What a table that keeps epochs refuses still: writers whose epochs it cannot tell apart."""
+
+    @pytest.mark.parametrize(("name", "pipeline"), [("target", "others"), ("other", PIPELINE), ("target", "others-1")])
+    def test_another_pipeline_or_sink_is_refused(self, rewindable: RewindableTarget, name: str, pipeline: str) -> None:
+        for shard in (0, 1):
+            sink = opened(rewindable, shard)
+            sink.publish([publication(sink, shard, 1)], Held())
+            sink.close()
+        other = rewindable.connect(name, pipeline)
+        with pytest.raises(InvalidPipeline, match=f"rewindable table of sink 'target' of pipeline '{PIPELINE}"):
+            other.open(RunIdentity(pipeline, 1))
+        other.close()
+
+
+class Writable(Protocol):
+    """A target."""
+
+    def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
+        """Return a new runtime of the sink."""
+
+
+def connected(target: Writable, shard: int) -> Sink:
+    return target.connect("target", shard_name(PIPELINE, shard))
+
+
+def opened(target: Writable, shard: int, generation: int = 1) -> Sink:
+    sink = connected(target, shard)
+    sink.open(RunIdentity(shard_name(PIPELINE, shard), generation))
+    return sink
+
+
+def rows(shard: int, epochs: int) -> list[Row]:
+    """Return the rows of the first epochs of a shard."""
+    return [row for epoch in range(1, epochs + 1) for row in _rows(shard, epoch)]
+
+
+def _rows(shard: int, epoch: int) -> list[Row]:
+    return [(1000 * shard + 10 * epoch + i, f"w{i}") for i in range(2)]
+
+
+def publication(sink: Sink, shard: int, epoch: int, generation: int = 1, *, staged: bool = False) -> Publication:
+    pipeline = shard_name(PIPELINE, shard)
+    part: Part = (
+        stage_rows(sink, epoch, _rows(shard, epoch), generation=generation, pipeline=pipeline)
+        if staged
+        else Carried(_table(_rows(shard, epoch)))
+    )
+    return Publication(EpochRecord(pipeline, epoch, generation, _positions(epoch)), (part,))
+
+
+def back(shard: int, epoch: int, end: int) -> Publication:
+    return Publication(EpochRecord(shard_name(PIPELINE, shard), epoch, 1, _positions(end), rewound_to=end), ())
+
+
+def withdrawal(sink: Sink, end: int) -> Withdrawal:
+    assert offers(sink, Rewindable)
+    return sink.withdrawal(_positions(end))
