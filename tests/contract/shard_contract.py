@@ -12,6 +12,7 @@ import pytest
 from holdfast import faults
 from holdfast.capabilities import offers
 from holdfast.connectors.kit import rewinds
+from holdfast.controller.found_shards import ask_shards
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import (
     Carried,
@@ -19,6 +20,7 @@ from holdfast.ports import (
     Explaining,
     Held,
     Inspectable,
+    LedgerSpec,
     Outcome,
     Part,
     Publication,
@@ -170,6 +172,25 @@ class ShardRewindContract:
             sink.close()
 
 
+class ShardLedgerContract:
+    """What a declaration must say that can be asked without a schema, where a checkpoint is lost."""
+
+    def test_shards_are_found_up_to_the_first_that_nobody_knows(self, target: Asked) -> None:
+        assert ask_shards({"target": target.spec}, PIPELINE) == []
+        for shard, last in ((0, 2), (1, 0), (2, 1), (11, 1)):
+            sink = opened(target, shard, generation=shard + 1)
+            for epoch in range(1, last + 1):
+                sink.publish([publication(sink, shard, epoch, shard + 1)], Held())
+            sink.close()
+        found = ask_shards({"target": target.spec}, PIPELINE)
+        held = [(each["target"].held.epoch, each["target"].held.generation) for each in found]
+        assert held == [(2, 1), (0, 2), (1, 3)]
+        assert [each["target"].held.positions for each in found] == [_positions(2), {}, _positions(1)]
+        assert ask_shards({"other": target.spec}, PIPELINE) == []
+        assert ask_shards({"target": target.spec}, "wor") == []
+        assert [*ask_shards({"other": target.spec, "target": target.spec}, PIPELINE)[2]] == ["target"]
+
+
 class ShardsOfTablesContract:
     """What a table that keeps epochs refuses still: writers whose epochs it cannot tell apart."""
 
@@ -190,6 +211,12 @@ class Writable(Protocol):
 
     def connect(self, name: str = "target", pipeline: str = PIPELINE) -> Sink:
         """Return a new runtime of the sink."""
+
+
+class Asked(Writable, Protocol):
+    """A target, and the declaration of the sink that writes it."""
+
+    spec: LedgerSpec
 
 
 def connected(target: Writable, shard: int) -> Sink:

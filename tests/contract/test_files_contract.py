@@ -22,7 +22,7 @@ from tests.contract.explaining_contract import ExplainingContract, ReplacedRunCo
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract, filled, opened, positions
-from tests.contract.shard_contract import ShardContract, ShardRewindContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract, ShardRewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -36,6 +36,7 @@ TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRewindContract = RewindContract
 TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
 TestShardRewindContract = ShardRewindContract
 
 

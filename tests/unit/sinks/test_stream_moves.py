@@ -1,4 +1,4 @@
-"""A stream goes on where it began: a change of the number of shards that would move one is refused (design/0048, 10)."""
+"""A stream goes on where it began: a number of shards that would move one is refused (design/0048, 10)."""
 
 from __future__ import annotations
 
