@@ -5,17 +5,22 @@ Neither waits for another, fences it, or touches what is another's.  Design: 004
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from holdfast import faults
 from holdfast.capabilities import offers
 from holdfast.connectors.kit import rewinds
 from holdfast.controller.found_shards import ask_shards
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import (
     Carried,
+    Comparable,
     EpochRecord,
     Explaining,
     Held,
@@ -24,8 +29,10 @@ from holdfast.ports import (
     Outcome,
     Part,
     Publication,
+    Repair,
     Rewindable,
     RunIdentity,
+    SharedTable,
     Sink,
     Withdrawal,
 )
@@ -191,6 +198,127 @@ class ShardLedgerContract:
         assert [*ask_shards({"other": target.spec, "target": target.spec}, PIPELINE)[2]] == ["target"]
 
 
+class ShardsComparedContract:
+    """What a sink must do that can be compared, and whose rows say which shard has written them."""
+
+    def test_each_shard_sees_its_own_rows(self, target: Target) -> None:
+        sinks = {shard: opened(target, shard) for shard in SHARDS}
+        for epoch in (1, 2):
+            for shard, sink in sinks.items():
+                sink.publish([publication(sink, shard, epoch)], Held())
+        for shard, sink in sinks.items():
+            try:
+                assert ids_in(sink) == [id for id, _ in rows(shard, 2)]
+            except InvalidPipeline as error:
+                pytest.skip(error.what)
+        assert offers(sinks[1], Comparable)
+        with sinks[1].content() as content:
+            found = pa.Table.from_batches(content.rows(0, [0]))
+            repair = Repair(content.held, found.slice(0, 1), _table([(1099, "w")]))
+        assert sinks[1].repair(repair) == 2
+        assert ids_in(sinks[1]) == sorted([*found.column("id").to_pylist()[1:], 1099])
+        for shard in (0, 11):
+            assert ids_in(sinks[shard]) == [id for id, _ in rows(shard, 2)]
+        for sink in sinks.values():
+            sink.close()
+
+
+class SharedTableContract:
+    """What a table must do that several shards write: it is compared and repaired with the ledgers of all."""
+
+    def test_a_view_has_the_rows_of_all_shards_and_the_ledgers_of_the_same_moment(self, target: Target) -> None:
+        alone, other = opened(target, 0, 3), target.connect("target", f"{PIPELINE}s-1")
+        alone.publish([publication(alone, 0, 1, 3)], Held())
+        assert ids_in(alone) == [id for id, _ in rows(0, 1)], "one that has no shards is compared as before"
+        for shard in (1, 2):
+            opened(target, shard, 5).close()
+        assert ids_in(alone) == [id for id, _ in rows(0, 1)], "shards that hold nothing have no rows"
+        sink = opened(target, 11, 4)
+        sink.publish([publication(sink, 11, epoch, 4) for epoch in (1, 2)], Held())
+        other.open(RunIdentity(f"{PIPELINE}s-1", 1))
+        other.publish([replace_pipeline(publication(other, 1, 1), f"{PIPELINE}s-1")], Held())
+        for each in (alone, sink):
+            with pytest.raises(InvalidPipeline, match=f"rows of 2 shards: {PIPELINE}, {PIPELINE}-11"):
+                ids_in(each)
+            assert offers(each, SharedTable)
+            with each.content_of_shards() as (content, held):
+                sink.publish([publication(sink, 11, 3 if each is alone else 4, 4)], Held())
+                assert {name: (of.epoch, of.generation) for name, of in held.items()} == {
+                    PIPELINE: (1, 3), f"{PIPELINE}-11": (2 if each is alone else 3, 4)
+                }  # fmt: skip
+                assert content.row_count() in (0, 8 if each is alone else 10)
+                assert int(content.digests(0).counts[0]) == (8 if each is alone else 10)
+        for each in (alone, sink, other):
+            each.close()
+
+    def test_a_repair_is_of_the_rows_of_all_shards(self, target: Target) -> None:
+        one, other = opened(target, 0), opened(target, 1)
+        for shard, sink in ((0, one), (1, other)):
+            sink.publish([publication(sink, shard, epoch) for epoch in (1, 2)], Held())
+        repair, held = shared_repair(one, without=1010, instead=77)
+        assert repair_shared(one, repair, held) == 2
+        ids = sorted([*(id for id, _ in [*rows(0, 2), *rows(1, 2)] if id != 1010), 77])
+        assert sorted(id for id, _ in target.rows()) == ids
+        assert repair_shared(one, repair, held) is None, "what is to be removed is gone"
+        for shard, sink in ((0, one), (1, other)):
+            sink.publish([publication(sink, shard, 3)], Held(2, 1, _positions(2)))
+        assert len(target.rows()) == len(ids) + 4
+        one.close()
+        other.close()
+
+    @pytest.mark.parametrize("moves", ["it publishes", "it is taken over", "another shard begins"])
+    def test_nothing_is_repaired_where_any_ledger_has_moved(self, target: Target, moves: str) -> None:
+        one, other = opened(target, 0), opened(target, 1)
+        for shard, sink in ((0, one), (1, other)):
+            sink.publish([publication(sink, shard, 1)], Held())
+        repair, held = shared_repair(one, without=1010, instead=77)
+        if moves == "it publishes":
+            other.publish([publication(other, 1, 2)], Held())
+        elif moves == "it is taken over":
+            opened(target, 1, 2).close()
+        else:
+            another = opened(target, 2)
+            another.publish([publication(another, 2, 1)], Held())
+            another.close()
+        before = sorted(target.rows())
+        assert repair_shared(one, repair, held) is None
+        assert sorted(target.rows()) == before
+        assert offers(one, Comparable)
+        assert one.repair(repair) is None
+        assert sorted(target.rows()) == before
+        one.close()
+        other.close()
+
+    def test_a_run_that_was_replaced_repairs_nothing_of_any_shard(self, target: Target) -> None:
+        one, other = opened(target, 0), opened(target, 1)
+        for shard, sink in ((0, one), (1, other)):
+            sink.publish([publication(sink, shard, 1)], Held())
+        opened(target, 0, 2).close()
+        repair, held = shared_repair(one, without=1010, instead=77)
+        with pytest.raises(Fenced):
+            repair_shared(one, repair, held)
+        assert len(target.rows()) == 4
+        one.close()
+        other.close()
+
+    def test_no_shard_goes_back_to_before_a_repair(self, rewindable: RewindableTarget) -> None:
+        """Which shard a row that was written belongs to is not known, nor its epoch."""
+        sinks = {shard: opened(rewindable, shard) for shard in (0, 1)}
+        for epoch in (1, 2):
+            for shard, sink in sinks.items():
+                sink.publish([publication(sink, shard, epoch)], Held())
+        repair, held = shared_repair(sinks[0], without=1010, instead=77)
+        assert repair_shared(sinks[0], repair, held) == 2
+        for shard, sink in sinks.items():
+            assert withdrawal(sink, 1).obstacle
+            assert withdrawal(sink, 2).epoch == 2
+            sink.publish([publication(sink, shard, 3)], Held(2, 1, _positions(2)))
+            sink.publish([back(shard, 4, 2)], Held(3, 1, _positions(3)))
+            sink.close()
+        ids = [*(id for id, _ in [*rows(0, 2), *rows(1, 2)] if id != 1010), 77]
+        assert sorted(id for id, _ in rewindable.rows()) == sorted(ids)
+
+
 class ShardsOfTablesContract:
     """What a table that keeps epochs refuses still: writers whose epochs it cannot tell apart."""
 
@@ -250,6 +378,32 @@ def publication(sink: Sink, shard: int, epoch: int, generation: int = 1, *, stag
 
 def back(shard: int, epoch: int, end: int) -> Publication:
     return Publication(EpochRecord(shard_name(PIPELINE, shard), epoch, 1, _positions(end), rewound_to=end), ())
+
+
+def replace_pipeline(of: Publication, pipeline: str) -> Publication:
+    return replace(of, record=replace(of.record, pipeline=pipeline))
+
+
+def ids_in(sink: Sink) -> list[int]:
+    """Return the ids that a view of a sink has."""
+    assert offers(sink, Comparable)
+    with sink.content() as content:
+        return sorted(id for batch in content.rows(0, [0]) for id in batch.column("id").to_pylist())
+
+
+def shared_repair(sink: Sink, *, without: int, instead: int) -> tuple[Repair, Mapping[str, Held]]:
+    """Return a repair that removes the row of one id and writes another row, and the ledgers of its view."""
+    assert offers(sink, SharedTable)
+    with sink.content_of_shards() as (content, held):
+        found = pa.Table.from_batches(content.rows(0, [0]))
+        removed = found.filter(pc.equal(found.column("id"), without))
+        assert removed.num_rows == 1
+        return Repair(content.held, removed, _table([(instead, "w")])), held
+
+
+def repair_shared(sink: Sink, repair: Repair, held: Mapping[str, Held]) -> int | None:
+    assert offers(sink, SharedTable)
+    return sink.repair_of_shards(repair, held)
 
 
 def withdrawal(sink: Sink, end: int) -> Withdrawal:

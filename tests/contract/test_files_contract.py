@@ -22,7 +22,12 @@ from tests.contract.explaining_contract import ExplainingContract, ReplacedRunCo
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract, filled, opened, positions
-from tests.contract.shard_contract import ShardContract, ShardLedgerContract, ShardRewindContract
+from tests.contract.shard_contract import (
+    ShardContract,
+    ShardLedgerContract,
+    ShardRewindContract,
+    ShardsComparedContract,
+)
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -37,6 +42,7 @@ TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRewindContract = RewindContract
 TestShardContract = ShardContract
 TestShardLedgerContract = ShardLedgerContract
+TestShardsComparedContract = ShardsComparedContract
 TestShardRewindContract = ShardRewindContract
 
 

@@ -25,6 +25,7 @@ from tests.contract.shard_contract import (
     ShardLedgerContract,
     ShardRewindContract,
     ShardsOfTablesContract,
+    SharedTableContract,
 )
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.mysql_servers import executed
@@ -47,6 +48,7 @@ TestShardContract = ShardContract
 TestShardLedgerContract = ShardLedgerContract
 TestShardRewindContract = ShardRewindContract
 TestShardsOfTablesContract = ShardsOfTablesContract
+TestSharedTableContract = SharedTableContract
 
 
 @dataclass(frozen=True)

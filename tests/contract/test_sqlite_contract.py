@@ -29,6 +29,7 @@ from tests.contract.shard_contract import (
     ShardLedgerContract,
     ShardRewindContract,
     ShardsOfTablesContract,
+    SharedTableContract,
 )
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
@@ -46,6 +47,7 @@ TestShardContract = ShardContract
 TestShardLedgerContract = ShardLedgerContract
 TestShardRewindContract = ShardRewindContract
 TestShardsOfTablesContract = ShardsOfTablesContract
+TestSharedTableContract = SharedTableContract
 
 
 @pytest.mark.slow
