@@ -9,15 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from holdfast.capabilities import offers
 from holdfast.controller.graph import ShardGraphs
 from holdfast.errors import Diverged
+from holdfast.graph.graph import Graph
 from holdfast.ports import LedgerSpec, SinkLedger
 from holdfast.positions import Position, SourcePositions
 from holdfast.shards.assignment import Assignment, keep
-from holdfast.shards.layout import ShardLayout
+from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.naming import SHARDS_MAX, shard_name
+from holdfast.store.paths import open_store
 
 Ledgers = Mapping[str, SinkLedger]
 """Sink -> what it knows of a shard."""
@@ -54,6 +57,36 @@ def ask_shards(sinks: Mapping[str, object], pipeline: str) -> list[Ledgers]:
             break
         found.append(known)
     return found
+
+
+def known_layout(pipeline: Graph, checkpoint: Path) -> ShardLayout | None:
+    """Return the layout of a pipeline: as its checkpoint says, or, where that is lost, its sinks.  Changes nothing.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        As the user built it.
+    checkpoint : Path
+        Of the pipeline; need not exist.
+
+    Returns
+    -------
+    ShardLayout or None
+        None where it has no shards.
+
+    Raises
+    ------
+    Corrupt
+        If the checkpoint's record is damaged.
+    Unavailable, Diverged
+        As :func:`ask_shards` and :func:`recovered_layout`.
+    """
+    store = open_store(str(checkpoint))
+    found = newest_layout(store)
+    if found is not None or store.get("identity.json") is not None:
+        return found
+    said = ask_shards({node.name: node.spec for node in pipeline.sinks}, pipeline.name)
+    return recovered_layout(ShardGraphs(pipeline, checkpoint), said) if len(said) > 1 else None
 
 
 def recovered_layout(graphs: ShardGraphs, said: Sequence[Ledgers], by: str = "") -> ShardLayout:
