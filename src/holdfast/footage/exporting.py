@@ -38,7 +38,8 @@ class Export:
     is_exact : bool
         Whether it was encoded anew.
     damage_count : int
-        Packets that could not be decoded; counted only where they are decoded.
+        Packets that are left out: those of a group behind a missing one and, with an exact cut, those that the decoder
+        refuses.
     """
 
     packet_count: int
@@ -100,7 +101,7 @@ def _copy(stream: VideoStream, path: str, container: Container, start: int | Non
         file.write(timed_packets(packets_before(stream.packets(start), AFTER_END if end is None else end)))
         if first is None:
             raise _nothing(stream, start, end)
-    return Export(file.packet_count, first, last, is_exact=False)
+    return Export(file.packet_count, first, last, is_exact=False, damage_count=stream.left_out_count)
 
 
 def _encode(stream: VideoStream, path: str, container: Container, start: int | None, end: int | None) -> Export:
@@ -131,7 +132,8 @@ def _encode(stream: VideoStream, path: str, container: Container, start: int | N
         if out is None or first is None:
             raise _nothing(stream, start, end)
         file.mux(out.encode(None))
-    return Export(count, first, last, is_exact=True, damage_count=pictures.damage_count)
+    damage_count = pictures.damage_count + stream.left_out_count
+    return Export(count, first, last, is_exact=True, damage_count=damage_count)
 
 
 def _nothing(stream: VideoStream, start: int | None, end: int | None) -> InvalidPipeline:
