@@ -16,6 +16,14 @@ from typing import Protocol
 
 from holdfast.errors import invariant
 
+_thread = threading.local()
+
+
+def is_commit_thread() -> bool:
+    """Return whether this is a commit thread."""
+    return getattr(_thread, "is_lane", False)
+
+
 Step = Callable[[], None]
 Job = Sequence[Step]
 
@@ -96,6 +104,7 @@ class ThreadLane:
             self._thread.join()
 
     def _run(self) -> None:
+        _thread.is_lane = True
         while (job := self._next()) is not None:
             try:
                 for step in job:

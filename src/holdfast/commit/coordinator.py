@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast import faults
+from holdfast.commit.busy import LEDGER, Busy
 from holdfast.commit.checks import check_commit, demand
 from holdfast.commit.claims import Claim, Claims
 from holdfast.commit.commit_thread import CommitThread, ThreadLane
@@ -79,6 +80,8 @@ class Statistics:
         What failed and is tried again after a wait; empty while nothing is waited for.
     waiting : mapping of str to SinkBacklog
         Sinks with a pace of their own -> what waits for them.
+    busy : Busy
+        How long sinks and ledger have been busy.
     """
 
     retries: int
@@ -88,6 +91,7 @@ class Statistics:
     last_error: str | None
     waits_for: str = ""
     waiting: Mapping[str, SinkBacklog] = field(default_factory=dict)
+    busy: Busy = field(default_factory=Busy)
 
 
 class Coordinator:
@@ -352,7 +356,8 @@ class Coordinator:
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
-                key = self._ledger.decide(decided)
+                with self._delivery.busy.at(LEDGER):
+                    key = self._ledger.decide(decided)
                 self._publisher.expect(decided)
                 self._stories.take(record.epoch, Event.DECIDE)
                 faults.reach("after-decide", record.epoch)
@@ -480,4 +485,5 @@ class Coordinator:
             self._failures.last_error,
             self._retrier.waits_for,
             self._held_back.waiting,
+            self._delivery.busy.seconds(),
         )
