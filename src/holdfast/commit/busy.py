@@ -48,12 +48,12 @@ class BusyTimes:
 
     Parameters
     ----------
-    now_s : callable
-        Time that only grows, seconds.
+    now_s : callable, optional
+        Time that only grows, seconds; that of the process where it is omitted.
     """
 
-    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
-        self._now_s = now_s
+    def __init__(self, now_s: Callable[[], float] | None = None) -> None:
+        self._now_s = now_s or time.perf_counter
         self._lock = threading.Lock()
         self._done: dict[tuple[str, bool], float] = {}
         self._began: dict[tuple[str, bool], float] = {}

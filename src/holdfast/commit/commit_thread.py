@@ -16,12 +16,17 @@ from typing import Protocol
 
 from holdfast.errors import invariant
 
-_thread = threading.local()
+
+class _Thread(threading.local):
+    is_lane = False
+
+
+_thread = _Thread()
 
 
 def is_commit_thread() -> bool:
     """Return whether this is a commit thread."""
-    return getattr(_thread, "is_lane", False)
+    return _thread.is_lane
 
 
 Step = Callable[[], None]

@@ -80,8 +80,6 @@ class Statistics:
         What failed and is tried again after a wait; empty while nothing is waited for.
     waiting : mapping of str to SinkBacklog
         Sinks with a pace of their own -> what waits for them.
-    busy : Busy
-        How long sinks and ledger have been busy.
     """
 
     retries: int
@@ -91,7 +89,6 @@ class Statistics:
     last_error: str | None
     waits_for: str = ""
     waiting: Mapping[str, SinkBacklog] = field(default_factory=dict)
-    busy: Busy = field(default_factory=Busy)
 
 
 class Coordinator:
@@ -475,6 +472,11 @@ class Coordinator:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)
 
+    @property
+    def busy(self) -> Busy:
+        """How long sinks and ledger have been busy."""
+        return self._delivery.busy.seconds()
+
     def statistics(self) -> Statistics:
         """Return the coordinator's figures at this moment.  May be called from any thread."""
         return Statistics(
@@ -485,5 +487,4 @@ class Coordinator:
             self._failures.last_error,
             self._retrier.waits_for,
             self._held_back.waiting,
-            self._delivery.busy.seconds(),
         )

@@ -63,8 +63,8 @@ class Laps:
 
     Parameters
     ----------
-    now_ns : callable
-        Time that only grows, nanoseconds.
+    now_ns : callable, optional
+        Time that only grows, nanoseconds; that of the process where it is omitted.
 
     Examples
     --------
@@ -76,8 +76,8 @@ class Laps:
     Spent(nodes={'rows': 10, 'sums': 5}, longest=15)
     """
 
-    def __init__(self, now_ns: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._now_ns = now_ns
+    def __init__(self, now_ns: Callable[[], int] | None = None) -> None:
+        self._now_ns = now_ns or time.perf_counter_ns
         self._spent: dict[str, int] = {}
         self._name: str | None = None
         self._since = 0
@@ -142,7 +142,7 @@ def parts_of(waves: Waves, whole: float) -> dict[str, float]:
     for spent in waves.values():
         total = sum(spent.nodes.values())
         for name, work in spent.nodes.items():
-            parts[name] = parts.get(name, 0.0) + scale * spent.longest * work / total if total else 0.0
+            parts[name] = parts.get(name, 0.0) + (scale * spent.longest * work / total if total else 0.0)
     return parts
 
 
