@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,12 +168,12 @@ class CameraOrigin:
                 source.receiver.stop()
 
 
-OTHERS = ["camera", "camera, few rows an epoch", "rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"]
-OTHERS += ["byte stream", "byte stream, few rows an epoch"]
+OTHERS = ["rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"]
+OTHERS += ["camera", "camera, few rows an epoch", "byte stream", "byte stream, few rows an epoch"]
 
 
 @pytest.fixture(params=[*FORMATS, *OTHERS])
-def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     workspace = os.fspath(tmp_path / "workspace")
     limit = 7 if "few" in request.param else None
     made: Any
@@ -190,11 +191,12 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
             address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         stream = read.camera(address, journal=tmp_path / "journal", max_rows_per_epoch=limit, name="front")
         made = CameraOrigin(stream.node.spec, workspace)
-        request.addfinalizer(made.close)
     else:
         directory = tmp_path / "in"
         directory.mkdir()
         stream = read.files(os.fspath(directory), schema=SCHEMA, name="words", **FORMATS[request.param])
         made = FilesOrigin(directory, stream.node.spec, workspace)
     made.grow()
-    return made
+    yield made
+    if isinstance(made, CameraOrigin):
+        made.close()
