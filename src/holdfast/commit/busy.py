@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.commit.commit_thread import is_commit_thread
+from holdfast.errors import invariant
 
 LEDGER = "(ledger)"
 """The name of the ledger: no sink is called so."""
@@ -71,7 +72,9 @@ class BusyTimes:
             yield
         finally:
             with self._lock:
-                self._done[key] = self._done.get(key, 0.0) + self._now_s() - self._began.pop(key)
+                took = self._now_s() - self._began.pop(key)
+                invariant(took >= 0, f"{name!r} was busy for {took} s.", why="the clock only grows.")
+                self._done[key] = self._done.get(key, 0.0) + took
 
     def seconds(self) -> Busy:
         """Return all times so far."""
