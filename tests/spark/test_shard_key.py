@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
@@ -24,6 +25,7 @@ from holdfast.shards.layout import ShardLayout
 from holdfast.shards.naming import shard_checkpoint
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
+from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.starts.starting import Starting
 from tests.spark.running import CARRIED, STAGED, arrive, die_at, eventually, sqlite_rows
 
@@ -205,3 +207,25 @@ def test_a_row_of_another_segment_ends_its_shard_alone_where_nobody_reads_reject
     own = fleet.start(layout, 0)
     own.wait()
     eventually(lambda: sorted(sqlite_rows(tmp_path / "rides.db")) == [0, 2, 3])
+
+
+@pytest.mark.parametrize("way", ["program", "state"])
+def test_what_a_sink_should_hold_is_computed_with_the_same_verdicts(
+    way: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Though the shadow reads at once, and in another order, what came to the run in two (design/0024)."""
+    fleet = Fleet(tmp_path, *WAYS[way])
+    (tmp_path / "in").mkdir()
+    layout = fleet.graphs.first(1, "device")
+    last = max("abcdefgh", key=lambda file: fleet.segment(layout, f"{file}-0000.json"))
+    fleet.arrive(layout, last, "x")
+    fleet.start(layout, 0).wait()
+    first = min("abcdefgh", key=lambda file: fleet.segment(layout, f"{file}-0001.json"))
+    fleet.arrive(layout, first, "x")
+    fleet.start(layout, 0).wait()
+    assert fleet.groups[1] < fleet.groups[0], "read at once, the second one would be the first"
+    assert sqlite_rows(tmp_path / "rides.db") == [0]
+    graph = fleet.graphs.of(layout, 0)
+    for sink, table in zip(graph.sinks, ("rides", "bad"), strict=True):
+        asked = Reconciling(graph, sink, fleet.checkpoint, tmp_path / f"shadow-{table}", Settings(), session=spark)
+        assert asked.look().is_equal, table
