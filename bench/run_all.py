@@ -40,6 +40,7 @@ COMMANDS = {
         ("bench.video",),
         ("bench.shards_on_paper",),
         ("bench.shard_keys",),
+        ("bench.observing",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -70,6 +71,7 @@ COMMANDS = {
         ("bench.video", "--frames", "100", "--rounds", "2", "--store-seconds", "2"),
         ("bench.shards_on_paper", "--segments", "1000", "--shards", "10"),
         ("bench.shard_keys", "--rows", "50000"),
+        ("bench.observing", "--rows", "200000", "--files", "8", "--rounds", "2"),
     ),
 }
 

@@ -43,7 +43,7 @@ from holdfast.config import Settings
 from holdfast.explain import derived_names
 from holdfast.graph.event_time import check_commit_every, common_unit
 from holdfast.graph.trigger import Trigger, available_now
-from holdfast.observe.audit_report import audit_lines, audit_report
+from holdfast.observe.audit_report import audit_lines, audit_report, summed_audit
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.reading import configuration, examined
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
@@ -254,7 +254,7 @@ def inspect(
         if checkpoint is None:
             raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
         if audit:
-            report = audit_report(frame.existing_store(checkpoint))
+            report = summed_audit([audit_report(store) for store in frame.shard_stores(checkpoint)])
             frame.answer({"audit": report.to_json()}, audit_lines(report), as_json)
             return
         pipeline = None if target is None else load_target(target)
