@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.shards.key_runs import UNKNOWN
-from holdfast.shards.keys import HASHED, KEYS, KeyTable, ShardKey, copy_claims
+from holdfast.shards.keys import HASHED, KEYS, TABLES_MAX, KeyTable, ShardKey, copy_claims
 from holdfast.store.local import LocalStore
 from holdfast.types.row_ids import Lanes, lanes_of_columns
 
@@ -193,6 +193,23 @@ def test_a_process_has_one_table_for_a_directory_and_another_one_after_it_was_be
             (tmp_path / "keys" / name).unlink()
     key.begin()
     assert owners(key.open(), ["a"]) == [None]
+
+
+def test_a_process_keeps_the_tables_that_it_has_read_last(tmp_path: Path) -> None:
+    """A worker opens its sources for each task: it must not read all keys each time."""
+    keys = [ShardKey("device", str(tmp_path / str(number))) for number in range(TABLES_MAX + 1)]
+    for key in keys:
+        key.begin()
+    first = id(keys[0].open())
+    for key in keys[1:TABLES_MAX]:
+        key.open()
+    assert id(keys[0].open()) == first
+    second = keys[1].open()
+    for key in keys[2:]:
+        key.open()
+        keys[0].open()
+    assert id(keys[0].open()) == first
+    assert keys[1].open() is not second, "its turn is over, and who has it still has it"
 
 
 def test_another_column_is_refused(tmp_path: Path) -> None:
