@@ -47,7 +47,7 @@ from holdfast.observe.audit_report import audit_lines, audit_report, summed_audi
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.reading import configuration, examined
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
-from holdfast.observe.trace import time_index_lines
+from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.starts.refusals import check_change
