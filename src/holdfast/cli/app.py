@@ -392,11 +392,11 @@ def flush(
 ) -> None:
     """Ask the run that is alive to seal segments, and sinks with commit_every to commit.  Returns at once."""
     with frame.settings(as_json):
-        from holdfast.cli.flushing import flush_sinks
+        from holdfast.cli.flushing import flush_sinks, runs_to_flush
 
         pipeline = load_target(target)
-        store = None if checkpoint is None else frame.existing_store(checkpoint)
-        asked = flush_sinks(pipeline, sinks or (), partition, store)
+        for name, store in runs_to_flush(pipeline, checkpoint):
+            asked = flush_sinks(pipeline.with_sources(name, {}), sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 
 
