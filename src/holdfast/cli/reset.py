@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from holdfast.capabilities import offers
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.shards import ShardTarget, targets_of
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.errors import InvalidPipeline
@@ -30,6 +32,9 @@ from holdfast.starts.rewind_target import check_finished
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
+
+SHARED = ("sqlite", "mysql", "postgres", "redis")
+"""Kinds of sinks whose shards write one target: its rows go at once."""
 
 
 def reset(
@@ -54,11 +59,13 @@ def reset(
         pipeline = load_target(target)
         nodes = _choose(pipeline, sink)
         directory = viewed_directory(checkpoint)
-        owner = _check(pipeline, directory, is_partial=sink is not None, force=force)
-        planned = {node.name: _reset(pipeline, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
+        # Those that were given up have ledgers, too; a sink that is to be filled again gets nothing from them.
+        targets = targets_of(pipeline, checkpoint, with_former=sink is None)
+        owners = [_check(each, is_partial=sink is not None, force=force) for each in targets]
+        planned = {node.name: _reset(targets, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
         place = None if sink is not None else _set_aside(directory)
         answer = as_value(pipeline, planned, directory, place, is_dry_run=dry_run)
-        said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owner)]
+        said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owners)]
         if dry_run:
             frame.answer(answer, said, as_json)
             return
@@ -66,16 +73,17 @@ def reset(
             _ask(said, as_json)
         # 1. that they have taken part, also where the checkpoint is lost, or a rewind has left one out: from here on a
         # start with it is refused.
-        for node in nodes:
+        stores = [open_store(str(viewed_directory(each.checkpoint))) for each in targets]
+        for store, node in product(stores, nodes):
             if offers(node.spec, ResettableSpec):
-                note_part(open_store(str(directory)), node.name)
+                note_part(store, node.name)
         # 2. each sink.  A crash leaves some: a start says that they hold nothing, and this is repeated.
         for node in nodes:
-            _reset(pipeline, node, rows=not keep_rows, is_dry_run=False)
+            _reset(targets, node, rows=not keep_rows, is_dry_run=False)
         if sink is not None:
-            for node in nodes:
+            for store, node in product(stores, nodes):
                 if not can_be_rebuilt(node, pipeline.name):
-                    forget_part(open_store(str(directory)), node.name)  # 3. else it is asked for what it held
+                    forget_part(store, node.name)  # 3. else it is asked for what it held
         elif place is not None:
             os.rename(directory, place)  # 3. last: until then a start with this checkpoint is refused
         frame.answer(answer, said if yes else ["done"], as_json)
@@ -93,7 +101,7 @@ def _choose(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
     return [node for node in pipeline.sinks if names is None or node.name in names]
 
 
-def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
+def _check(target: ShardTarget, *, is_partial: bool, force: bool) -> Owner:
     """Return who ran the pipeline last; refuse it while that one may be alive, or epochs are in doubt.
 
     Raises
@@ -101,6 +109,7 @@ def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -
     InvalidPipeline
         If so; or if the checkpoint is another pipeline's.
     """
+    pipeline, directory = target.graph, viewed_directory(target.checkpoint)
     if not frame.has_run(directory):
         owner = Owner()
     else:
@@ -131,11 +140,21 @@ def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -
     return owner
 
 
-def _reset(pipeline: Graph, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
-    """Reset a sink; None where it keeps nothing of a pipeline."""
+def _reset(targets: Sequence[ShardTarget], node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
+    """Reset a sink, shard by shard; None where it keeps nothing of a pipeline.
+
+    Rows of a target that shards share go with the first, and are said once.
+    """
     if not offers(node.spec, ResettableSpec):
         return None
-    return node.spec.reset(node.name, pipeline.name, rows=rows, is_dry_run=is_dry_run)
+    removed, stays = list[str](), list[str]()
+    for target in targets:
+        goes_with_first = is_dry_run and bool(target.shard) and node.kind in SHARED
+        its_rows = rows and not goes_with_first
+        found = node.spec.reset(node.name, target.graph.name, rows=its_rows, is_dry_run=is_dry_run)
+        removed += [f"{target.prefix}{what}" for what in found.removed]
+        stays += [] if goes_with_first else [f"{target.prefix}{what}" for what in found.stays]
+    return Reset(tuple(removed), tuple(stays))
 
 
 def _set_aside(directory: Path) -> Path | None:
@@ -155,9 +174,11 @@ def _ask(said: Sequence[str], as_json: bool) -> None:
     raise InvalidPipeline("nothing was removed.", why="nobody said yes.", do="answer y, or add --yes.")
 
 
-def _who(owner: Owner) -> Iterator[str]:
-    if owner.generation and owner.is_alive is None:
-        yield f"the last run was process {owner.pid} on {owner.host}: see that it has ended"
+def _who(owners: Sequence[Owner]) -> Iterator[str]:
+    for pid, host in dict.fromkeys(
+        (each.pid, each.host) for each in owners if each.generation and each.is_alive is None
+    ):
+        yield f"the last run was process {pid} on {host}: see that it has ended"
 
 
 def lines(
