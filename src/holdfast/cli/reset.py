@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,10 @@ from holdfast.capabilities import offers
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
-from holdfast.cli.shards import ShardTarget, targets_of
+from holdfast.cli.shards import ShardTarget, chosen_of, targets_of
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
+from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
@@ -32,6 +33,9 @@ from holdfast.starts.rewind_target import check_finished
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
+
+if TYPE_CHECKING:
+    from holdfast.controller.rewinding import ShardsRewinding
 
 SHARED = ("sqlite", "mysql", "postgres", "redis")
 """Kinds of sinks whose shards write one target: its rows go at once."""
@@ -240,6 +244,9 @@ def rewind_(
         list[str] | None,
         typer.Option("--except", metavar="SINK", help="Leave this sink as it is; may be repeated."),
     ] = None,
+    shard: Annotated[
+        int | None, typer.Option(metavar="K", help="Only this shard, of a pipeline that runs in some.", min=0)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
     as_json: AsJson = False,
@@ -248,7 +255,13 @@ def rewind_(
     with frame.settings(as_json) as settings:
         from holdfast.starts.rewind import Rewinding
 
-        pipeline = load_target(target)
+        targets = targets_of(load_target(target), checkpoint)
+        chosen = chosen_of(targets, shard)
+        if len(chosen) > 1:
+            said = f"rewind {target} --to {to}"
+            _rewind_all(chosen, settings, said, to, left_out or (), dry_run=dry_run, force=force, as_json=as_json)
+            return
+        pipeline, checkpoint = chosen[0].graph, chosen[0].checkpoint
         frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, None)
         frame.check_owner(inspection, pipeline)
@@ -264,6 +277,8 @@ def rewind_(
             frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"rewind {target} --to {to}")
+            if len(targets) > 1:  # one of all shards that was interrupted comes first
+                _rewinding(targets, settings, check_nobody_runs=not force).carry_through()
             before = rewinding.carry_through()
             done = rewinding.do(to, left_out or ())
         answer = {
@@ -272,3 +287,48 @@ def rewind_(
             **inspected_json(done),
         }
         frame.answer(answer, words.rewind_lines(pipeline.name, done), as_json)
+
+
+def _rewind_all(
+    targets: Sequence[ShardTarget],
+    settings: Settings,
+    said: str,
+    to: str,
+    left_out: Sequence[str],
+    *,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Rewind all shards that have run."""
+    rewinding = _rewinding(targets, settings, check_nobody_runs=not (force or dry_run))
+    if dry_run:
+        found = rewinding.plan(to, left_out)
+    else:
+        with frame.log_file(viewed_directory(targets[0].checkpoint), settings, as_json):
+            frame.note_start(said)
+            found = rewinding.do(to, left_out)
+    begun = [(each, found[each.shard]) for each in targets if each.shard is not None and each.shard in found]
+    lines = [f"{each.prefix}{line}" for each, of in begun for line in words.rewind_lines(each.graph.name, of)]
+    shards = {str(shard): inspected_json(of) for shard, of in found.items()}
+    frame.answer({"dry_run": dry_run, "shards": shards}, lines, as_json)
+
+
+def _rewinding(targets: Sequence[ShardTarget], settings: Settings, *, check_nobody_runs: bool) -> ShardsRewinding:
+    """Return what rewinds all shards that have run."""
+    from holdfast.controller.rewinding import ShardsRewinding
+    from holdfast.starts.rewind import Rewinding
+
+    rewindings = {}
+    for each in targets:
+        place = viewed_directory(each.checkpoint)
+        if not frame.has_run(place):
+            continue
+        inspection = frame.inspected(each.checkpoint, None)
+        frame.check_owner(inspection, each.graph)
+        frame.check_has_spark(place, "A rewind")
+        if check_nobody_runs:
+            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
+        rewindings[each.shard or 0] = Rewinding(each.graph, open_store(str(place)), place, settings)
+    store = open_store(str(viewed_directory(targets[0].checkpoint)))
+    return ShardsRewinding(targets[0].graph.name, store, rewindings)

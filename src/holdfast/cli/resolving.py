@@ -10,10 +10,10 @@ import typer
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
-from holdfast.cli.shards import ShardTarget, targets_of
+from holdfast.cli.shards import ShardTarget, chosen_of, targets_of
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import common_unit
 from holdfast.observe.inspection import Inspection
 from holdfast.status import as_json as inspected_json
@@ -40,7 +40,7 @@ def resolve_(
     """Publish or drop what is in doubt, as the next start would.  Needs no Java; fences a run that is alive."""
     with frame.settings(as_json) as settings:
         pipeline = load_target(target)
-        targets = _chosen(targets_of(pipeline, checkpoint), shard, epoch)
+        targets = chosen_of(targets_of(pipeline, checkpoint), shard, is_one=epoch is not None)
         if len(targets) == 1:
             frame.check_has_run(targets[0].checkpoint, targets[0].graph.name)
         begun = [each for each in targets if frame.has_run(viewed_directory(each.checkpoint))]
@@ -57,22 +57,6 @@ def resolve_(
         frame.answer(_value(answers), _lines(answers), as_json)
         if refusal := next((refusal for *_, refusal in answers.values() if refusal is not None), None):
             raise refusal
-
-
-def _chosen(targets: list[ShardTarget], shard: int | None, epoch: int | None) -> list[ShardTarget]:
-    if shard is None and (epoch is None or len(targets) == 1):
-        return targets
-    there = [each.shard for each in targets if each.shard is not None]
-    if shard not in there:
-        raise InvalidPipeline(
-            f"it is not known which shard is meant by {'--epoch' if shard is None else f'--shard {shard}'}.",
-            why=f"its shards are {', '.join(map(str, there))}, and each counts its own epochs."
-            if there
-            else "the pipeline has no shards.",
-            do="name one of them: --shard K." if there else "leave --shard out.",
-            pipeline=targets[0].graph.name,
-        )
-    return [each for each in targets if each.shard == shard]
 
 
 def _check(target: ShardTarget, inspection: Inspection, epoch: int | None, *, force: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.naming import shard_checkpoint, shard_name
 from holdfast.store.paths import viewed_directory
@@ -57,3 +58,35 @@ def targets_of(pipeline: Graph, checkpoint: str, *, with_former: bool = False) -
     former = range(layout.shard_count, layout.highest_count if with_former else layout.shard_count)
     found += [pipeline.with_sources(shard_name(pipeline.name, shard), {}) for shard in former]
     return [ShardTarget(graph, shard_checkpoint(checkpoint, shard), shard) for shard, graph in enumerate(found)]
+
+
+def chosen_of(targets: list[ShardTarget], shard: int | None, *, is_one: bool = False) -> list[ShardTarget]:
+    """Return the targets that a command names.
+
+    Parameters
+    ----------
+    targets : list of ShardTarget
+        All of them.
+    shard : int, optional
+        The number of one; None: all.
+    is_one : bool
+        Whether it must be one: an epoch is named, and each shard counts its own.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is no such shard, or none is named where there are several.
+    """
+    if shard is None and (len(targets) == 1 or not is_one):
+        return targets
+    there = [each.shard for each in targets if each.shard is not None]
+    if shard not in there:
+        raise InvalidPipeline(
+            f"it is not known which shard is meant{'' if shard is None else f' by --shard {shard}'}.",
+            why=f"its shards are {', '.join(map(str, there))}, and each counts its own epochs."
+            if there
+            else "the pipeline has no shards.",
+            do="name one of them: --shard K." if there else "leave --shard out.",
+            pipeline=targets[0].graph.name,
+        )
+    return [each for each in targets if each.shard == shard]
