@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -65,7 +66,7 @@ def test_an_error_has_the_fields_that_the_page_says(tmp_path: Path) -> None:
 
 
 def test_the_collector_on_the_page_reads_a_line() -> None:
-    (block,) = blocks(PAGE, "python")
+    (block,) = [each for each in blocks(PAGE, "python") if "def samples" in each.text]
     names: dict[str, object] = {}
     exec(compile(block.text, str(block), "exec"), names)
     status = Status(
@@ -78,3 +79,12 @@ def test_the_collector_on_the_page_reads_a_line() -> None:
     found = {name: value for name, _, value in names["samples"](json.dumps(status.as_json()))}
     assert found["holdfast_epoch"] == found["holdfast_sink_epoch"] == 7
     assert (found["holdfast_lag_seconds"], found["holdfast_late_total"]) == (2.5, 3)
+
+
+@pytest.mark.spark
+def test_the_run_on_the_page_says_where_its_time_went(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (block,) = [each for each in blocks(PAGE, "python") if "run.status().time" in each.text]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(block.text, names)
+    assert names["time"].limited_by

@@ -215,3 +215,24 @@ def test_the_rest_of_a_group_in_which_a_packet_is_missing_is_left_out(
         assert done.damage_count == 59 - len(right) > 0 or place == keys[2] - 1
         lost = next(number for number in range(60) if number not in right)
         assert save_picture(stream, START + lost * STEP, str(tmp_path / "out.png")) == START + (lost - 1) * STEP
+
+
+@pytest.mark.parametrize("size", [(161, 96), (160, 97)])
+def test_an_exact_export_of_an_odd_size_is_refused_with_what_to_do(tmp_path: Path, size: tuple[int, int]) -> None:
+    made = write_video(tmp_path / "a.avi", 12, codec="mjpeg", options={"g": "12"}, pixels="yuvj420p", size=size)
+    with VideoImport(str(tmp_path / "store"), "cam1") as importing:
+        importing.add(str(made), START)
+    stream = VideoStream(str(tmp_path / "store"), "cam1")
+    with pytest.raises(InvalidPipeline, match=f"{size[0]} x {size[1]}[\\s\\S]*even[\\s\\S]*leave out --exact"):
+        export_video(stream, str(tmp_path / "out.mp4"), is_exact=True)
+    assert not list(tmp_path.glob("out*"))
+    export_video(stream, str(tmp_path / "out.mp4"))
+    assert _shown(tmp_path / "out.mp4") == list(range(12))
+
+
+def test_an_exact_export_takes_a_layout_that_its_encoder_does_not(tmp_path: Path) -> None:
+    made = write_video(tmp_path / "a.mkv", 24, codec="libx264rgb", options=CLOSED_GOPS, pixels="rgb24")
+    with VideoImport(str(tmp_path / "store"), "cam1") as importing:
+        importing.add(str(made), START)
+    export_video(VideoStream(str(tmp_path / "store"), "cam1"), str(tmp_path / "out.mp4"), is_exact=True)
+    assert _shown(tmp_path / "out.mp4") == list(range(24))

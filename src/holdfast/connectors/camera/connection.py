@@ -150,9 +150,9 @@ def received_from(address: CameraAddress, after: Reached | None, clock: Clock) -
         return found if after is None else max(found, after.end, after.at + 1)
 
     with address.open(beginning) as reader:
-        is_first, jump_count, last = True, 0, after
+        is_first, break_count, last = True, 0, after
         for at, packet in message_times(_decodable(reader, address), None if after is None else after.at):
-            is_first, jump_count = is_first or reader.jump_count > jump_count, reader.jump_count
+            is_first, break_count = is_first or _breaks(reader) > break_count, _breaks(reader)
             gap = max(0, at - last.end) if is_first and last is not None else None
             is_first, last = False, Reached(at, max(at, packet.pts + packet.duration))
             yield Received(at, packet, gap)
@@ -160,13 +160,18 @@ def received_from(address: CameraAddress, after: Reached | None, clock: Clock) -
 
 def _decodable(reader: ContainerReader, address: CameraAddress) -> Iterator[EncodedPacket]:
     """Yield packets without those that cannot be decoded after a gap."""
-    groups, jump_count = WholeGroups(), 0
+    groups, jump_count, break_count = WholeGroups(), 0, 0
     for packet in reader.packets():
-        if reader.jump_count > jump_count:
-            log.warning("%s: its times jump back at %s; a gap follows.", address.masked_address, utc(packet.pts))
-            groups, jump_count = WholeGroups(), reader.jump_count
+        if _breaks(reader) > break_count:
+            what = "times jump back" if reader.jump_count > jump_count else "packets are missing"
+            log.warning("%s: %s at %s; a gap follows.", address.masked_address, what, utc(packet.pts))
+            groups, jump_count, break_count = WholeGroups(), reader.jump_count, _breaks(reader)
         if groups.take(packet):
             yield packet
+
+
+def _breaks(reader: ContainerReader) -> int:
+    return reader.jump_count + reader.loss_count
 
 
 def _of_file(address: CameraAddress, after: Reached | None) -> Iterator[Received]:

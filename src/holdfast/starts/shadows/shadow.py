@@ -34,6 +34,7 @@ from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, Ledg
 from holdfast.positions import Positions, SourcePositions, is_not_before
 from holdfast.quarantine.dead_letters import PREFIX, copy_letters
 from holdfast.reconcile.stand_ins import stand_in
+from holdfast.shards.keys import copy_claims
 from holdfast.spark.run import Run
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.context import StartOptions
@@ -127,10 +128,11 @@ class Shadow:
                 node.spec.restore(node.name, self._workspace(node.name), several)
 
     def leave_out(self, letters: Store) -> None:
-        """Leave out the rows that became dead letters of the pipeline, by its checkpoint."""
+        """Leave out the rows that became dead letters of the pipeline, by its checkpoint, or are of another segment."""
         store = open_store(str(self.checkpoint))
         store.prepare()
         copy_letters(letters, store)
+        copy_claims(letters, store)
 
     def go_to(self, positions: Positions) -> None:
         """Compute what there is up to some positions, and wait for it.
