@@ -19,7 +19,7 @@ from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Sin
 from holdfast.observe.ledgers import lease_lines
 from holdfast.observe.reading import Configuration, source_lines
 from holdfast.observe.schemas import schema_lines
-from holdfast.observe.trace import time_index_lines
+from holdfast.observe.time_indexes import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions

@@ -116,10 +116,7 @@ def recovered_layout(graphs: ShardGraphs, said: Sequence[Ledgers], by: str = "")
     """
     held = [_positions(ledgers) for ledgers in said]
     count = max((shard + 1 for shard, positions in enumerate(held) if any(positions.values())), default=1)
-    parts = dict(graphs.first(count, by).parts)
-    for source in parts:
-        for matched in (_BY_HASH.fullmatch(key) for positions in held for key in positions.get(source, {})):
-            parts[source] = int(matched[1]) if matched else parts[source]
+    parts = {**graphs.first(count, by).parts, **recovered_parts(graphs, said)}
     layout = ShardLayout(Assignment(count), parts, by)
     for source in graphs.divisible_sources:
         units = graphs.units(layout, source)
@@ -134,6 +131,16 @@ def recovered_layout(graphs: ShardGraphs, said: Sequence[Ledgers], by: str = "")
             assignment = keep(layout.assignment, [units[segment] for segment in begun], shard)
             layout = replace(layout, assignment=assignment)
     return graphs.dealt(layout)
+
+
+def recovered_parts(graphs: ShardGraphs, said: Sequence[Ledgers]) -> dict[str, int]:
+    """Return how many segments by hash sources have: as the positions show that ledgers hold."""
+    found = {}
+    for positions in map(_positions, said):
+        for source in graphs.divisible_sources.keys() & positions.keys():
+            for matched in map(_BY_HASH.fullmatch, positions[source]):
+                found.update({} if matched is None else {source: int(matched[1])})
+    return found
 
 
 def _positions(ledgers: Ledgers) -> dict[str, dict[str, Position]]:

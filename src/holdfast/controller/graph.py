@@ -6,7 +6,7 @@ shard 0; what is looked up in as it changes is read by all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -144,6 +144,17 @@ class ShardGraphs:
         """Return the graph of a shard: its sources read the segments that the layout gives it."""
         specs = {node.name: self._part(layout, shard, node) for node in self.pipeline.sources}
         return self.pipeline.with_sources(shard_name(self.pipeline.name, shard), specs)
+
+    def in_parts(self, parts: Mapping[str, int]) -> Graph:
+        """Return the graph of the pipeline with a position for each segment of its sources.
+
+        Parameters
+        ----------
+        parts : mapping of str to int
+            As of :class:`~holdfast.shards.layout.ShardLayout`.
+        """
+        specs = {name: in_parts(spec, parts.get(name, 0)) for name, spec in self.divisible_sources.items()}
+        return self.pipeline.with_sources(self.pipeline.name, specs)
 
     def _part(self, layout: ShardLayout, shard: int, node: Node) -> SourceSpec:
         if node.name in self.divisible_sources:

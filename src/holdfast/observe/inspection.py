@@ -21,7 +21,7 @@ from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.ledgers import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
-from holdfast.observe.trace import TimeIndexReport, time_indexes
+from holdfast.observe.time_indexes import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
