@@ -203,7 +203,7 @@ class EpochLoop:
         )
 
     @property
-    def held(self) -> frozenset[str]:
+    def held_sources(self) -> frozenset[str]:
         """The sources that back-pressure holds now."""
         return frozenset() if self._pressure is None else self._pressure.held
 
