@@ -41,6 +41,9 @@ class Pipeline(Graph):
         ``"pts"`` (or :func:`~holdfast.graph.commit_at.pts`, which says more): commit only what lies strictly before
         pts, the minimum over all inputs of the next timestamp that may still come, and only when pts has changed.
         By default each epoch commits what it gives.
+    shards : str, optional
+        ``"independent"``: where the pipeline runs in shards, each keeps state of its own, and gives a result of the
+        segments that it reads.  By default a pipeline that keeps state runs as one.
 
     Raises
     ------
@@ -63,11 +66,13 @@ class Pipeline(Graph):
         unused: Iterable[Stream] = (),
         hooks: Hooks = NONE,
         commit_at: Literal["pts"] | CommitAtPts | None = None,
+        shards: Literal["independent"] | None = None,
     ) -> None:
         built_at = naming.origin()
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at)
         checks.check_hooks(name, hooks, built_at)
+        checks.check_shards(name, shards, built_at)
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         boundary = commit_at_of(commit_at, name)
@@ -79,11 +84,11 @@ class Pipeline(Graph):
             sinks = gated(name, nodes, sinks, boundary, built_at)
             nodes = nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
-        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary)
+        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary, shards)
         building.adopt((*nodes, *sinks))
 
     def start(self, *, checkpoint: str | os.PathLike[str], trigger: Trigger | None = None, **options: Any) -> Run:
-        """Start the pipeline and return its run.
+        """Start the pipeline and return its run; of several shards one that has the same methods.
 
         Parameters
         ----------
@@ -104,7 +109,7 @@ class Pipeline(Graph):
         from holdfast.spark.launch import early
 
         early.begin(self, options)
-        from holdfast.starts.start import start
+        from holdfast.controller.start import start
 
         return start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
 

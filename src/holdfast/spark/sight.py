@@ -30,7 +30,7 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
-from holdfast.positions import SourcePositions, held_by_every
+from holdfast.positions import SourcePositions, held_by_every, lag_between
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.status import (
@@ -41,7 +41,6 @@ from holdfast.status import (
     SourceStatus,
     State,
     Status,
-    lag_between,
 )
 
 RATE_S = 10
