@@ -16,6 +16,7 @@ from holdfast import faults
 from holdfast.config import Settings
 from holdfast.connectors.files.source.division import FileDivision
 from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.reconciling import ShardsReconciling
 from holdfast.errors import BadRow
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.pipeline import Pipeline
@@ -24,19 +25,22 @@ from holdfast.shards.layout import ShardLayout
 from holdfast.shards.naming import shard_checkpoint
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
+from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.starts.starting import Starting
 from tests.spark.running import CARRIED, STAGED, arrive, die_at, eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
 WAYS = {
-    "program": (False, False, CARRIED),
-    "program, staged": (False, False, STAGED),
-    "Spark's plan": (True, False, CARRIED),
-    "Spark's plan, staged": (True, False, STAGED),
-    "state": (False, True, CARRIED),
-    "state, staged": (False, True, STAGED),
-    "state behind Spark's plan": (True, True, CARRIED),
+    "program": ("", False, CARRIED),
+    "program, staged": ("", False, STAGED),
+    "program, in the kept worker": ("function", False, CARRIED),
+    "Spark's plan": ("expression", False, CARRIED),
+    "Spark's plan, staged": ("expression", False, STAGED),
+    "state": ("", True, CARRIED),
+    "state, staged": ("", True, STAGED),
+    "state behind Spark's plan": ("expression", True, CARRIED),
+    "state, in the kept worker": ("function", True, CARRIED),
 }
 
 
@@ -45,7 +49,7 @@ class Fleet:
     """Files of devices, of which each file is in one segment; two shards between them and tables."""
 
     directory: Path
-    is_in_spark: bool
+    between: str
     has_state: bool
     settings: Settings
     rejects: bool = True
@@ -84,8 +88,10 @@ class Fleet:
         )
         database = str(self.directory / "rides.db")
         rows = rides
-        if self.is_in_spark:
+        if self.between == "expression":  # one that Arrow does not have
             rows = rows | hf.select("*", sounds="soundex(device)", name="heard")
+        if self.between == "function":
+            rows = rows | hf.map_batches(lambda batch: batch, columns, name="same")
         if self.has_state:
             rows = rows | hf.accumulate(by="device", n=hf.count(), name="counts")
         sinks = [rows | hf.write.sqlite(database, table="rows", name="table")]
@@ -106,8 +112,8 @@ class Fleet:
         return Starting(asked, Lifecycle(NONE, asked.pipeline.name)).run()
 
     def run(self, layout: ShardLayout) -> None:
-        """Let both shards read what is there, side by side."""
-        for each in [self.start(layout, shard) for shard in range(2)]:
+        """Let all shards read what is there, side by side."""
+        for each in [self.start(layout, shard) for shard in range(layout.shard_count)]:
             each.wait()
 
     def check(self) -> dict[str, str]:
@@ -201,3 +207,26 @@ def test_a_row_of_another_segment_ends_its_shard_alone_where_nobody_reads_reject
     own = fleet.start(layout, 0)
     own.wait()
     eventually(lambda: sorted(sqlite_rows(tmp_path / "rides.db")) == [0, 2, 3])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("way", ["program", "state"])
+def test_what_a_sink_should_hold_is_computed_with_the_same_verdicts(way: str, count: int, tmp_path: Path) -> None:
+    """Though a shadow reads at once, and in another order, what came to the shards in two (design/0024)."""
+    fleet = Fleet(tmp_path, *WAYS[way])
+    (tmp_path / "in").mkdir()
+    layout = fleet.graphs.first(count, "device")
+    last = max("abcdefgh", key=lambda file: fleet.segment(layout, f"{file}-0000.json"))
+    fleet.arrive(layout, last, "x")
+    fleet.run(layout)
+    first = min("abcdefgh", key=lambda file: fleet.segment(layout, f"{file}-0001.json"))
+    fleet.arrive(layout, first, "x")
+    fleet.run(layout)
+    assert sqlite_rows(tmp_path / "rides.db") == [0]
+    assert fleet.groups[1] < fleet.groups[0], "read at once, the second one would be the first"
+    graphs = fleet.graphs
+    places = [Path(shard_checkpoint(str(fleet.checkpoint), shard)) for shard in range(count)]
+    for sink in graphs.pipeline.sinks:
+        asked = Reconciling(graphs.pipeline, sink, fleet.checkpoint, tmp_path / f"shadow-{sink.name}", Settings())
+        found = ShardsReconciling(graphs, layout, asked, places).look()
+        assert (found.is_equal, found.actual_count) == (True, 1), sink.name

@@ -14,13 +14,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Literal
 
 from holdfast.commit.busy import LEDGER, Busy
-from holdfast.plan.laps import OTHER, STATE, Waves, parts_of
+from holdfast.plan.laps import OTHER, STATE, Spent, Waves, parts_of
 from holdfast.time_use import RECENT_EPOCHS, RECENT_S, WAIT_SOURCE, WAIT_TRIGGER, NodeTime, TimeUse
 
 Role = Literal["source", "operator", "sink"]
+
+AT_WORK = "(at work)"
+"""The name of what no task has reported yet."""
 
 _MOST = 0.5
 """A node that takes this part of a stage is what takes it."""
@@ -135,6 +139,16 @@ class EpochTimes:
             return recent, 0.0, 0
         return recent, max(0.0, self._now_s() - before[0]), before[1]
 
+    def at_work(self, busy: Busy) -> Period | None:
+        """Return an epoch that has taken longer than the last ones, and has not ended; None where there is none."""
+        marks, now, usual = list(self._marks), self._now_s(), self.recent()[0]
+        if not marks or not usual or now - marks[0] <= sum(one.call_s for one in usual) / len(usual):
+            return None
+        marks += [now] * (5 - len(marks))
+        plan_s, evaluate_s, commit_s, rest_s = (later - earlier for earlier, later in pairwise(marks))
+        waves = {AT_WORK: Spent({AT_WORK: 1}, round(evaluate_s * 1e9))}  # its tasks have not reported yet
+        return Period(self._batch_id, 0, now, 0.0, plan_s, evaluate_s, commit_s, rest_s, waves, busy.since(self._busy))
+
 
 @dataclass(frozen=True)
 class Graphed:
@@ -148,11 +162,14 @@ class Graphed:
         The nodes that Spark's plan evaluates.
     interval_us : int, optional
         Of the trigger, microseconds; None where everything is there when the run begins, and nothing is waited for.
+    held : collection of str
+        The sources that back-pressure holds.
     """
 
     roles: Mapping[str, Role]
     in_spark: Collection[str] = ()
     interval_us: int | None = 0
+    held: Collection[str] = ()
 
 
 def time_use(
@@ -292,6 +309,9 @@ def _limit(
     if stage == WAIT_TRIGGER:
         interval_s = (of.interval_us or 0) / 1e6
         return f"the trigger's interval of {interval_s:g} s, {_percent(stages[stage], whole)} of the time"
+    if stage == WAIT_SOURCE and of.held:
+        names = ", ".join(_some(sorted(of.held)))
+        return f"back-pressure, which holds {names}, {_percent(stages[stage], whole)} of the time"
     if stage == WAIT_SOURCE:
         sources = "source" if [*of.roles.values()].count("source") == 1 else "sources"
         return f"waiting for the {sources}, {_percent(stages[stage], whole)} of the time"
@@ -315,6 +335,8 @@ def _doing(name: str, of: Graphed) -> str:
     """Return what takes a part of an evaluation, in words."""
     if name == STATE:
         return "writing state to the checkpoint"
+    if name == AT_WORK:
+        return "an epoch that is still evaluated"
     if name != OTHER:
         role = of.roles.get(name, "operator")
         return f"writing rows for {name}" if role == "sink" else f"{role} {name}"

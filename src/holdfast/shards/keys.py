@@ -20,7 +20,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -36,6 +35,9 @@ HASHED = key_of("shard key")
 
 KEYS = "shards/keys"
 """Where the claims lie below the checkpoint of a pipeline."""
+
+TABLES_MAX = 4
+"""So many tables a process keeps while nobody reads rows by them."""
 
 _WHAT = "the keys of the shards"
 _IDENTITY = "identity"
@@ -94,9 +96,10 @@ class ShardKey:
             )
         with _OPENING:
             place = os.getpid(), self.directory, str(found["token"])
-            table = _TABLES.get(place)
-            if table is None:
-                table = _TABLES[place] = KeyTable(self.directory)
+            table = _TABLES.pop(place, None) or KeyTable(self.directory)
+            _TABLES[place] = table  # the last to go
+            while len(_TABLES) > TABLES_MAX:
+                del _TABLES[next(iter(_TABLES))]
             return table
 
     @property
@@ -302,4 +305,5 @@ class KeyTable:
 
 
 _OPENING = threading.Lock()
-_TABLES: WeakValueDictionary[tuple[int, str, str], KeyTable] = WeakValueDictionary()
+_TABLES: dict[tuple[int, str, str], KeyTable] = {}
+"""Those that this process has read last.  A worker opens its sources anew for each task."""

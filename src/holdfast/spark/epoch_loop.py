@@ -202,6 +202,11 @@ class EpochLoop:
             generation=self._coordinator.generation,
         )
 
+    @property
+    def held_sources(self) -> frozenset[str]:
+        """The sources that back-pressure holds now."""
+        return frozenset() if self._pressure is None else self._pressure.held
+
     def begin_worker(self) -> None:
         """Begin the kept worker, if there is one, for the first epoch."""
         if (here := self._evaluation.here) is not None:

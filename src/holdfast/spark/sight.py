@@ -140,7 +140,10 @@ class Sight:
         periods, idle_s, since_us = self.loop.times.recent()
         self._spark.note(progress, periods)
         roles: dict[str, Role] = {node.name: "source" if node.is_source else "operator" for node in self.pipeline.nodes}
-        of = Graphed({**roles, **{sink.name: "sink" for sink in self.pipeline.sinks}}, self.in_spark, self.interval_us)
+        roles |= {sink.name: "sink" for sink in self.pipeline.sinks}
+        of = Graphed(roles, self.in_spark, self.interval_us, self.loop.held_sources)
+        if (at_work := self.loop.times.at_work(self.coordinator.busy)) is not None:
+            periods = (*periods, at_work)
         idle = (0.0, 0) if is_final else (idle_s, since_us)
         return time_use(of, periods, idle, self._spark.seconds(), waits_for)
 

@@ -98,6 +98,12 @@ def test_a_run_without_rows_now_is_limited_by_the_source_whatever_its_last_epoch
     assert used(one, idle=(99.0, 7)).limited_by == "waiting for the source, 99 % of the time"
 
 
+def test_a_wait_for_held_sources_is_back_pressure() -> None:
+    one = period(began_us=5_000_000, gap_s=9.0, evaluate_s=1.0)
+    held = used(one, of=Graphed(ROLES, held={"rows"}))
+    assert held.limited_by == "back-pressure, which holds rows, 90 % of the time"
+
+
 def test_a_run_that_ends_with_its_input_waits_for_nothing() -> None:
     use = used(period(gap_s=5.0, evaluate_s=1.0), of=Graphed(ROLES, interval_us=None))
     assert (use.stages_ms["wait_source"], use.stages_ms["plan"]) == (0.0, 5000.0)
@@ -277,6 +283,30 @@ def test_only_the_last_epochs_are_looked_at_and_the_last_one_however_old() -> No
     epoch(times, clock, (0, 2 * RECENT_S, 0, 0))
     clock.now += 1000
     assert len(times.recent()[0]) == 1
+
+
+def test_an_epoch_that_takes_longer_than_the_last_ones_counts_before_it_has_ended() -> None:
+    clock = Hand()
+    times = EpochTimes(clock, lambda: 0)
+    epoch(times, clock, (0, 1, 1, 0))
+    times.begin(8, Busy())
+    clock.now += 2
+    assert times.at_work(Busy()) is None, "it takes no longer than usual"
+    times.mark()
+    clock.now += 5
+    stuck = times.at_work(Busy())
+    assert stuck is not None
+    said = used(*times.recent()[0], stuck).limited_by
+    assert said == "an epoch that is still evaluated, 56 % of the epoch"
+    times.mark()
+    clock.now += 95
+    stuck = times.at_work(Busy({"hourly": 90.0, LEDGER: 5.0}))
+    assert stuck is not None
+    use = used(*times.recent()[0], stuck)
+    assert use.limited_by == "publish to hourly, 87 % of the epoch"
+    assert sum(use.stages_ms.values()) * 2 == pytest.approx(104_000)
+    times.end()
+    assert times.at_work(Busy()) is None
 
 
 def test_busy_is_what_is_at_work_too() -> None:

@@ -249,6 +249,11 @@ def test_a_graph_with_a_gate_is_checked_as_it_was_built() -> None:
     assert hf.Pipeline("p", out(sums), commit_at="pts", shard_by="device").shard_by == "device"
 
 
+def test_the_explanation_says_it() -> None:
+    assert "rows of one 'device' are in one segment" in built(out(read())).explain()
+    assert "in one segment" not in hf.Pipeline("p", out(read())).explain()
+
+
 def test_the_column_is_no_part_of_the_graph() -> None:
     def made(shard_by: str | None) -> str:
         return hf.Pipeline("p", out(read()), shard_by=shard_by).fingerprint()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.shards.key_runs import UNKNOWN
-from holdfast.shards.keys import HASHED, KEYS, KeyTable, ShardKey, copy_claims
+from holdfast.shards.keys import HASHED, KEYS, TABLES_MAX, KeyTable, ShardKey, copy_claims
 from holdfast.store.local import LocalStore
 from holdfast.types.row_ids import Lanes, lanes_of_columns
 
@@ -68,6 +68,7 @@ ACTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(acts=ACTS)
 def test_whoever_claims_is_told_what_plain_python_says(acts: list[tuple], tmp_path_factory: pytest.TempPathFactory):
@@ -78,6 +79,7 @@ def test_whoever_claims_is_told_what_plain_python_says(acts: list[tuple], tmp_pa
         world.restart(who)
 
 
+@pytest.mark.slow
 def test_claims_of_hundreds_of_writes_are_merged_and_stay(tmp_path: Path) -> None:
     world = World(tmp_path, 2)
     for number in range(230):
@@ -134,6 +136,7 @@ def test_threads_of_one_process_share_writes_and_agree(tmp_path: Path) -> None:
     assert [each[-1] for each in found] == [f"u{who}" for who in range(8)]
 
 
+@pytest.mark.slow
 def test_processes_that_claim_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys, pyarrow as pa\n"
@@ -195,6 +198,23 @@ def test_a_process_has_one_table_for_a_directory_and_another_one_after_it_was_be
     assert owners(key.open(), ["a"]) == [None]
 
 
+def test_a_process_keeps_the_tables_that_it_has_read_last(tmp_path: Path) -> None:
+    """A worker opens its sources for each task: it must not read all keys each time."""
+    keys = [ShardKey("device", str(tmp_path / str(number))) for number in range(TABLES_MAX + 1)]
+    for key in keys:
+        key.begin()
+    first = id(keys[0].open())
+    for key in keys[1:TABLES_MAX]:
+        key.open()
+    assert id(keys[0].open()) == first
+    second = keys[1].open()
+    for key in keys[2:]:
+        key.open()
+        keys[0].open()
+    assert id(keys[0].open()) == first
+    assert keys[1].open() is not second, "its turn is over, and who has it still has it"
+
+
 def test_another_column_is_refused(tmp_path: Path) -> None:
     ShardKey("device", str(tmp_path)).begin()
     with pytest.raises(InvalidPipeline, match=r"shard_by='site'.*by 'device'"):
@@ -241,6 +261,7 @@ def test_what_was_read_before_a_damaged_increment_is_not_forgotten(tmp_path: Pat
     assert claim(table, ["a", "b", "c"], "right") == ["left"] * 3
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_same_verdicts_and_one_of_its_own_stays(tmp_path: Path) -> None:
     ours, copy, other = (LocalStore(str(tmp_path / name)) for name in ("ours", "copy", "other"))
     key = ShardKey("device", str(tmp_path / "ours" / KEYS))

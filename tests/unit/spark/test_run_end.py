@@ -109,6 +109,7 @@ class Bench:
             ended_epoch=0,
             doing="",
             times=EpochTimes(),
+            held_sources=frozenset(),
             begin_again=lambda: None,
             begin_worker=lambda: None,
             end_worker=lambda: None,

@@ -37,6 +37,7 @@ from holdfast.reconcile.stand_ins import (
     known_by,
     stand_in_of_digests,
 )
+from holdfast.shards.naming import sources_place
 from holdfast.starts.in_doubt import coordinator_alone
 from holdfast.starts.shadows.shadow import Shadow
 from holdfast.store.paths import open_store
@@ -208,6 +209,9 @@ class Reconciling:
         shadow.learn(agreed({self.sink.name: explanations}))
         if self.checkpoint.is_dir():
             shadow.leave_out(open_store(str(self.checkpoint)))
+        of_all = sources_place(self.checkpoint, self.pipeline.name)
+        if self.pipeline.shard_by is not None and of_all.is_dir():
+            shadow.hold_as(open_store(str(of_all)))
         shadow.go_to(positions)
 
     def check_computable(self) -> None:

@@ -128,11 +128,16 @@ class Shadow:
                 node.spec.restore(node.name, self._workspace(node.name), several)
 
     def leave_out(self, letters: Store) -> None:
-        """Leave out the rows that became dead letters of the pipeline, by its checkpoint, or are of another segment."""
+        """Leave out the rows that became dead letters of the pipeline, by its checkpoint."""
         store = open_store(str(self.checkpoint))
         store.prepare()
         copy_letters(letters, store)
-        copy_claims(letters, store)
+
+    def hold_as(self, claims: Store) -> None:
+        """Reject the rows that the pipeline has rejected as of another segment, by the checkpoint of all its shards."""
+        store = open_store(str(self.checkpoint))
+        store.prepare()
+        copy_claims(claims, store)
 
     def go_to(self, positions: Positions) -> None:
         """Compute what there is up to some positions, and wait for it.
