@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.display import drawing
-from holdfast.graph import naming
+from holdfast.graph import building, naming
 from holdfast.graph.commit_at import CommitAtPts
 from holdfast.graph.hooks import NONE, Hooks
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream, in_order
+from holdfast.ports import SourceSpec
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -57,6 +58,24 @@ class Graph:
             Attached to streams of this graph.
         """
         return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at)
+
+    def with_sources(self, name: str, specs: Mapping[str, SourceSpec]) -> Graph:
+        """Return this graph under another name, with other declarations of some sources.
+
+        Parameters
+        ----------
+        name : str
+            The name of the new one.
+        specs : mapping of str to SourceSpec
+            Source -> its declaration, with the same columns.
+        """
+        made: dict[Node, Node] = {}
+        for node in self.nodes:
+            spec = specs.get(node.name, node.spec) if node.is_source else node.spec
+            made[node] = replace(node, spec=spec, inputs=tuple(made[each] for each in node.inputs))
+        sinks = tuple(replace(sink, stream=Stream(made[sink.inputs[0]])) for sink in self.sinks)
+        building.adopt((*made.values(), *sinks))
+        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at)
 
     @property
     def sources(self) -> tuple[Node, ...]:

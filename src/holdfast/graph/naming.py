@@ -168,12 +168,12 @@ def callable_text(function: Callable[..., Any]) -> str:
     (text, numbers, booleans, tuples of such).  The hash is of byte code: another Python version produces another one.
     """
     digest = hashlib.sha256(canonical_json(_describe(function)).encode()).hexdigest()
-    return f"{_qualified(function)}#{digest[:8]}"
+    return f"{_qualified_name(function)}#{digest[:8]}"
 
 
-def _qualified(function: Callable[..., Any]) -> str:
+def _qualified_name(function: Callable[..., Any]) -> str:
     if isinstance(function, partial):
-        return f"partial({_qualified(function.func)})"
+        return f"partial({_qualified_name(function.func)})"
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
@@ -184,7 +184,7 @@ def _describe(function: Any) -> Any:
     function = getattr(function, "__func__", function)  # a bound method
     code = getattr(function, "__code__", None)
     if code is None:
-        return [getattr(function, "__module__", ""), _qualified(function)]
+        return [getattr(function, "__module__", ""), _qualified_name(function)]
     closed_over = [_plain(_cell_value(cell)) for cell in function.__closure__ or ()]
     return [_code(code), closed_over, [_plain(value) for value in function.__defaults__ or ()]]
 
@@ -212,5 +212,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset | set):
         return sorted(canonical_json(_plain(item)) for item in value)  # their own order varies with the hash seed
     if callable(value) and hasattr(value, "__code__"):
-        return _qualified(value)
+        return _qualified_name(value)
     return type(value).__qualname__

@@ -44,6 +44,7 @@ from holdfast.ports import (
     Store,
     Transactional,
 )
+from holdfast.shards.naming import sources_place
 from holdfast.starts.behind import Behind, behind, ranges_text, unreadable
 
 _EMPTIED = "It has taken part and holds nothing: the next start is refused, since it may be another target by mistake."
@@ -119,7 +120,7 @@ def held_when_resolved(pipeline: Graph, inspection: Inspection) -> dict[str, Hel
 
 
 def _behind_report(found: Behind, pipeline: Graph, store: Store, checkpoint: Path) -> BehindReport:
-    places = partial(workspace, checkpoint)
+    places = partial(workspace, sources_place(checkpoint, pipeline.name))
     obstacles = unreadable([found], found.held.positions, pipeline.sources, places, store)
     return BehindReport(found.sink, found.held.epoch, found.published, ranges_text(found.lost), tuple(obstacles))
 

@@ -6,6 +6,7 @@ Invariant: a user's name has no hyphen, so the name of a shard other than 0 is n
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from holdfast.errors import invariant
 
@@ -55,3 +56,23 @@ def shard_checkpoint(checkpoint: str, shard: int) -> str:
     ('ckpt/trips', 's3://bucket/trips/shards/3')
     """
     return f"{checkpoint.rstrip('/')}/shards/{shard}" if shard else checkpoint
+
+
+def sources_place(checkpoint: Path, pipeline: str) -> Path:
+    """Return the checkpoint that has the workspaces of a pipeline's sources: of all shards it is that of shard 0.
+
+    Parameters
+    ----------
+    checkpoint : Path
+        Of the pipeline, or of a shard.  What is computed for a shard elsewhere, a shadow for one, has its own.
+    pipeline : str
+        The name of either.
+
+    Examples
+    --------
+    >>> print(sources_place(Path("ckpt/trips/shards/3"), "trips-3"), sources_place(Path("ckpt/shards/3"), "rides"))
+    ckpt/trips ckpt/shards/3
+    """
+    shard = shard_of(pipeline)[1]
+    is_below = shard > 0 and checkpoint.parts[-2:] == ("shards", str(shard))
+    return checkpoint.parents[1] if is_below else checkpoint

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.directory_header import FILE_NAME
+from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.replay_floor import KEY as FLOOR
 from holdfast.checkpoint.replay_floor import NAMED_KEY as NAMED_FLOOR
 from holdfast.checkpoint.targets import FILE_NAME as TARGETS
@@ -23,6 +24,7 @@ from holdfast.connectors.reading.until import passed_mark, up_to
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
+from holdfast.shards.naming import sources_place
 from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
@@ -57,7 +59,7 @@ class SourceReader:
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
-        return str(self.directory / "sources" / node.name)
+        return workspace(sources_place(self.directory, self.pipeline), node.name)
 
     @property
     def _marks(self) -> str:

@@ -22,6 +22,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
 from holdfast.ports import Held, Source
 from holdfast.positions import Position, Positions, SourcePositions, ascending, covers, covers_all
+from holdfast.shards.naming import sources_place
 from holdfast.starts.graph_diff import GraphChange, NodeVerdict
 
 STOPS_MAX = 1000
@@ -37,7 +38,7 @@ class Backfill:
     pipeline : Graph
         The graph.
     checkpoint : Path
-        Where the workspaces of its sources are.
+        Its checkpoint.
     has_state : bool
         Whether state is computed anew: then it needs every row that there ever was.
     """
@@ -158,7 +159,7 @@ class Backfill:
         return why
 
     def _workspace(self, node: Node) -> str:
-        return workspace(self.checkpoint, node.name)
+        return workspace(sources_place(self.checkpoint, self.pipeline.name), node.name)
 
     def _opened(self, node: Node) -> Source:
         return node.source_spec.open(node.name, self._workspace(node))

@@ -26,6 +26,7 @@ from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import InvalidPipeline, present
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.shards.naming import sources_place
 from holdfast.spark.launch import stop_directory
 from holdfast.spark.read import SourceReader
 from holdfast.spark.state.transfer import Transfer
@@ -176,7 +177,7 @@ class Fork:
             self.inputs.store.put(key, data)
         for key, data in found.workspaces():
             self.inputs.store.put(key, data)
-        self._check_can_read_on(ended.positions, self.inputs.directory)
+        self._check_can_read_on(ended.positions, sources_place(self.inputs.directory, self.inputs.pipeline.name))
         ours = replace(found.plain, pipeline=self.inputs.pipeline.name, generation=self.transfer.generation)
         if change.sources and self.transfer.is_needed(ours, change.sources):
             ours = self.transfer.made(ours, change.sources)
@@ -201,11 +202,11 @@ class Fork:
     def _state_change(self, found: NamedCheckpoint) -> GraphChange:
         return stateful_change(found.manifest.state_schemas, self.graph, self.transfer.upgrades)
 
-    def _check_can_read_on(self, positions: Positions, directory: Path) -> None:
+    def _check_can_read_on(self, positions: Positions, place: Path) -> None:
         for node in self.inputs.sources:
             if node.name not in positions:
                 continue  # nothing of it was read
-            why = node.source_spec.obstacle(node.name, workspace(directory, node.name), plain(positions[node.name])[0])
+            why = node.source_spec.obstacle(node.name, workspace(place, node.name), plain(positions[node.name])[0])
             if why:
                 raise InvalidPipeline(
                     f"source {node.name!r} cannot be read from where checkpoint {self.begins.where!r} is.",

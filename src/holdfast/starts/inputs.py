@@ -22,6 +22,7 @@ from holdfast.plan.cutting import epoch_driven
 from holdfast.plan.lookup_versions import look_ups_of, unknown_to
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, ascending, ascending_by_epoch
+from holdfast.shards.naming import sources_place
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.directory import Directory
 from holdfast.starts.restore import Restoration, from_the_start, restoration, steps_of
@@ -145,7 +146,7 @@ class StartInputs:
 
     def workspace(self, source: str) -> str:
         """Return the directory of a source."""
-        return self.restored.get(source) or workspace(self.directory, source)
+        return self.restored.get(source) or workspace(sources_place(self.directory, self.pipeline.name), source)
 
     @property
     def has_begun(self) -> bool:

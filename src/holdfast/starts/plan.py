@@ -22,6 +22,7 @@ from holdfast.plan.derived_part import stages_without_spark
 from holdfast.plan.stages import Stages
 from holdfast.ports import Held, SinkLedger, Store
 from holdfast.positions import Positions, lacking
+from holdfast.shards.naming import sources_place
 from holdfast.spark.compile import as_spark_has_it
 from holdfast.spark.launch.jvm_options import RowsInJvm
 from holdfast.spark.launch.session import run_session, session_of
@@ -202,9 +203,9 @@ def plan(
     if held is None:
         return planned
     with TemporaryDirectory(prefix="holdfast-plan-") as scratch:
-        has_begun = newest_directory(store) > 0
+        has_begun, place = newest_directory(store) > 0, sources_place(checkpoint, pipeline.name)
         try:
-            restored = rehearsed(pipeline.sources, checkpoint, ledgers or {}, Path(scratch), has_begun=has_begun)
+            restored = rehearsed(pipeline.sources, place, ledgers or {}, Path(scratch), has_begun=has_begun)
         except HoldfastError as error:
             return replace(planned, refusal=error)
         facts = look(replace(inputs, restored=restored), held, last_epoch)

@@ -34,6 +34,7 @@ from holdfast.errors import Diverged, InvalidPipeline, present
 from holdfast.graph.graph import Graph
 from holdfast.ports import EpochRecord, Held, Sink, Store, Withdrawal
 from holdfast.positions import Positions
+from holdfast.shards.naming import sources_place
 from holdfast.spark.state.shape import StateShape, note_shape, noted_shape
 from holdfast.starts.act import act
 from holdfast.starts.decide import decide
@@ -258,9 +259,8 @@ class Rewinding:
         for node in self.pipeline.sources:
             if node.name not in positions and node.name not in now:
                 continue  # nothing of it was read
-            why = node.source_spec.obstacle(
-                node.name, workspace(self.directory, node.name), plain(positions.get(node.name, {}))[0]
-            )
+            place = workspace(sources_place(self.directory, self.pipeline.name), node.name)
+            why = node.source_spec.obstacle(node.name, place, plain(positions.get(node.name, {}))[0])
             if why:
                 raise InvalidPipeline(
                     f"pipeline {self.pipeline.name!r} cannot go back to {to}: source {node.name!r} cannot be read "

@@ -23,6 +23,7 @@ from holdfast.commit.delivery import remembers
 from holdfast.display import lines
 from holdfast.graph.hooks import Lifecycle
 from holdfast.ports import Bindable, Held, Sink, Store
+from holdfast.shards.naming import sources_place
 from holdfast.spark.launch.session import exposed
 from holdfast.spark.physical_plan import PhysicalPlan
 from holdfast.spark.quarantine.isolate import check_addresses
@@ -224,7 +225,8 @@ class Starting:
             understood=None if has_begun else own.participation.begun_together,
             on_expired=partial(check_given_again, inputs, remembering=remembering),
         )
-        restore = partial(explained.restore, pipeline.sources, directory, own.sinks, resumption.held)
+        place = sources_place(directory, pipeline.name)
+        restore = partial(explained.restore, pipeline.sources, place, own.sinks, resumption.held)
         own.coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
         check_none_was_resolved(store, directory, pipeline.name, {each.epoch for each in resumption.resolved})
         upgrades, buckets, generation = own.physical.upgrades, own.physical.graph.buckets, own.coordinator.generation

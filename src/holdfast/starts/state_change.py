@@ -37,6 +37,7 @@ from holdfast.graph.nodes import Node
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Bounded, Exhaustible, Held, Store
 from holdfast.positions import Positions, covers_all
+from holdfast.shards.naming import sources_place
 from holdfast.spark.failure import translate
 from holdfast.spark.state.reader import stored_state
 from holdfast.spark.state.shape import noted_shape
@@ -198,12 +199,12 @@ def _finished(checkpoint: Path, below: str, pipeline: Graph) -> tuple[str, ...]:
     positions = newest_positions(spark) or read_origin(spark / FILE_NAME).start  # after a rewind nothing is planned
     logged = ended(positions)
     others = [node for node in pipeline.sources if node.name not in logged]
-    return (*logged, *(node.name for node in others if _is_read(checkpoint, node, positions)))
+    return (*logged, *(node.name for node in others if _is_read(checkpoint, pipeline.name, node, positions)))
 
 
-def _is_read(checkpoint: Path, node: Node, positions: Positions) -> bool:
+def _is_read(checkpoint: Path, pipeline: str, node: Node, positions: Positions) -> bool:
     """Return whether a bounded source is read to its end, which is not logged without state."""
-    place = Path(workspace(checkpoint, node.name))
+    place = Path(workspace(sources_place(checkpoint, pipeline), node.name))
     spec = node.source_spec
     if not (offers(spec, Bounded) and spec.bounded) or node.name not in positions or not place.is_dir():
         return False

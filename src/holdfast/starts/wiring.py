@@ -37,6 +37,7 @@ from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
 from holdfast.quarantine.mask import Mask, Passing, mask_file, write_masks
+from holdfast.shards.naming import sources_place
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluation
 from holdfast.spark.physical_plan import PhysicalPlan
@@ -139,7 +140,9 @@ class Wiring:
             reports=reports,
             due_file=due_file(self.own.context.stop_file),
             explanations=Explanations.of(
-                self.own.asked.pipeline.sources, self.own.context.directory, self.own.coordinator.explained
+                self.own.asked.pipeline.sources,
+                sources_place(self.own.context.directory, self.own.asked.pipeline.name),
+                self.own.coordinator.explained,
             ),
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),

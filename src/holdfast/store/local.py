@@ -17,7 +17,7 @@ from holdfast.store import durable, encodings
 _ASIDE = ".writing"
 _OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "dead-letters", "fences", "foreach_batch"}) | {
     *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
-    *("sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
+    *("shards", "sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
 }
 """What is directly in a checkpoint; a user may keep other things there."""
 _LOG = "holdfast.log"

@@ -22,6 +22,7 @@ from holdfast.ports import Comparable, EpochRecord, Explanation, Held, Publicati
 from holdfast.positions import Positions
 from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.report import Reconciled, left_out, without_refused
+from holdfast.shards.naming import sources_place
 from holdfast.starts.behind import published
 from holdfast.starts.in_doubt import coordinator_alone
 from holdfast.starts.shadows.reconciling import Reconciling
@@ -136,7 +137,8 @@ class Rebuilding:
         """Return what positions mean, as the checkpoint knows it."""
         asked = self.reconciling
         kept: Mapping[str, Mapping[str, int]] = {asked.sink.name: {}}
-        return Explanations.of(asked.pipeline.sources, asked.checkpoint, kept).take([asked.sink.name])
+        place = sources_place(asked.checkpoint, asked.pipeline.name)
+        return Explanations.of(asked.pipeline.sources, place, kept).take([asked.sink.name])
 
     def _published(self) -> tuple[int, Positions]:
         asked = self.reconciling
