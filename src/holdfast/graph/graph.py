@@ -39,6 +39,8 @@ class Graph:
         What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
     commit_at : CommitAtPts, optional
         What limits a commit to rows before pts.
+    shard_by : str, optional
+        The column by which rows are held to their segments.  No part of the graph.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Graph:
     origin: Origin
     hooks: Hooks
     commit_at: CommitAtPts | None
+    shard_by: str | None = None
 
     def with_sinks(self, sinks: Sequence[SinkNode]) -> Graph:
         """Return the part of this graph that some sinks need, with others in their places; without hooks.
@@ -57,7 +60,7 @@ class Graph:
         sinks : sequence of SinkNode
             Attached to streams of this graph.
         """
-        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at)
+        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at, self.shard_by)
 
     def with_sources(self, name: str, specs: Mapping[str, SourceSpec]) -> Graph:
         """Return this graph under another name, with other declarations of some sources.
@@ -75,7 +78,7 @@ class Graph:
             made[node] = replace(node, spec=spec, inputs=tuple(made[each] for each in node.inputs))
         sinks = tuple(replace(sink, stream=Stream(made[sink.inputs[0]])) for sink in self.sinks)
         building.adopt((*made.values(), *sinks))
-        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at)
+        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at, self.shard_by)
 
     @property
     def sources(self) -> tuple[Node, ...]:
