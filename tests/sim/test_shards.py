@@ -8,7 +8,8 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.testing import CrashAt, Failure, Load, Setting, SimulatedSink, SimulatedTarget, simulated_sink
 from holdfast.testing.simulation.segmented import SegmentedRows
 from holdfast.testing.simulation.shard_seeds import simulate_shards
-from holdfast.testing.simulation.shards import ShardWorld, Turns
+from holdfast.testing.simulation.shards import ShardWorld
+from holdfast.testing.simulation.turns import Turns
 from holdfast.testing.sink import SimulatedLedgerRow
 from tests.everyday import part_of_seeds
 from tests.sim.real_sinks import files, sqlite
@@ -80,7 +81,7 @@ def write_count(make, number):
     world = make()
     with world.life(number) as life:
         life.coordinator.open()
-        life.engine.run()
+        life.engine(world.segments(number)).run()
         return life.process.write_count
 
 

@@ -231,11 +231,19 @@ class Baton:
         Chooses who runs next.
     is_frozen : callable, optional
         Tells whether a driver stands still: it gets no turn while another one can take it.
+    switch_rate : float
+        How often the turn is given away; where that is seldom, one stalls while another does much.
     """
 
-    def __init__(self, random_: random.Random, is_frozen: Callable[[str], bool] = lambda name: False) -> None:
+    def __init__(
+        self,
+        random_: random.Random,
+        is_frozen: Callable[[str], bool] = lambda name: False,
+        switch_rate: float = 1.0,
+    ) -> None:
         self._random = random_
         self._is_frozen = is_frozen
+        self._switch_rate = switch_rate
         self._turns: dict[str, threading.Semaphore] = {}
         self._current = ""
         self._all_done = threading.Event()
@@ -244,6 +252,8 @@ class Baton:
         """Give the turn to a driver, perhaps this one, and wait for the next turn; called by driver ``name``."""
         if self._current != name:
             return  # not one of ours: the test's own thread
+        if self._switch_rate < 1.0 and not self._is_frozen(name) and self._random.random() >= self._switch_rate:
+            return
         self._pass_on()
         self._turns[name].acquire()
 

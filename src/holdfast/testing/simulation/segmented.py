@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.commit.coordinator import Coordinator
-from holdfast.ports import Carried, EpochRecord, Part, Sink, Store
+from holdfast.ports import Carried, EpochRecord, Explanation, Part, Sink, Store
 from holdfast.positions import Positions, SegmentSet
 from holdfast.testing.simulation.engine import SOURCE, EngineConflict, Load
 from holdfast.testing.simulation.process import Process
@@ -107,7 +107,7 @@ class EngineDirectory:
         self._number = max((int(key.split("/")[1]) for key in found if key.endswith("/origin.json")), default=0)
         header = json.loads(store.get(f"{self._below}origin.json") or b'{"base": 1, "start": {}, "layout": 0}')
         self.base = int(header["base"])
-        self.layout = int(header["layout"])
+        self._layout = int(header["layout"])
         self._start: Positions = header["start"]
 
     @property
@@ -133,9 +133,41 @@ class EngineDirectory:
         EngineConflict
             If another driver has.
         """
-        key = f"{self._below}{log}/{batch:08d}"
-        if not self._store.put_if_absent(key, json.dumps(dict(content)).encode()):
+        self._put(f"{self._below}{log}/{batch:08d}", dict(content))
+
+    def _put(self, key: str, content: Mapping[str, object]) -> None:
+        if not self._store.put_if_absent(key, json.dumps(content).encode()):
             raise EngineConflict(key)
+
+    # --- as a move between shards sees it: ``holdfast.controller.moving.ShardDirectory`` ------------------------------
+
+    @property
+    def layout(self) -> int:
+        """Number of the layout under which the newest directory began."""
+        return self._layout
+
+    def last_epoch(self) -> int:
+        """Return the highest epoch that was ever planned."""
+        return self.base + self.last("offsets")
+
+    def planned_end(self) -> Positions:
+        """Return where the last epoch ends that is planned."""
+        return {SOURCE: self.end(self.last("offsets"))}
+
+    def finished_end(self) -> Positions:
+        """Return where the last epoch ends that is finished."""
+        positions = self.end(self.last("commits"))
+        return {SOURCE: positions} if positions else {}
+
+    def explanations(self, kept: Mapping[str, Mapping[str, int]]) -> tuple[Explanation, ...]:
+        """Return nothing: rows in segments need no explanation."""
+        return ()
+
+    def begin(self, layout: int, epoch: int, positions: Positions) -> None:
+        """Begin a directory under a layout, behind an epoch."""
+        header = {"base": epoch + 1, "start": positions, "layout": layout}
+        self._put(f"spark/{self._number + 1}/origin.json", header)
+        self._number, self.base, self._layout, self._start = self._number + 1, epoch + 1, layout, positions
 
 
 class ShardEngine:

@@ -20,7 +20,8 @@ from holdfast.testing.simulation.process import CrashAt
 from holdfast.testing.simulation.rows import ROW_US
 from holdfast.testing.simulation.seeds import SeedReport
 from holdfast.testing.simulation.segmented import SegmentedRows
-from holdfast.testing.simulation.shards import ShardWorld, Turns
+from holdfast.testing.simulation.shards import ShardWorld
+from holdfast.testing.simulation.turns import Turns
 from holdfast.testing.simulation.world import Setting, SinkUnderTest, simulated_sink
 from holdfast.testing.sink import SimulatedSink
 

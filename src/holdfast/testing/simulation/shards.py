@@ -1,7 +1,7 @@
 """A world of shards: runs of one pipeline on the same targets, below one checkpoint, one durable write at a time.
 
 Each shard is a coordinator, an engine and a process of its own.  They take turns by a seed: at each durable write of
-one, another may go on, and any of them may die, alone or with all others (:class:`ShardWorld`).  Looked at: the rows,
+one, another may go on, and any of them may die, alone or with all others (:mod:`turns`).  Looked at: the rows,
 from outside; and at each write, whether it changes anything that is another shard's.
 """
 
@@ -10,28 +10,26 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.ledger import Standing, survey
-from holdfast.errors import InDoubt, Unavailable
-from holdfast.ports import Store
-from holdfast.positions import SegmentSet
+from holdfast.controller.moving import StandingShard
+from holdfast.ports import Sink, Store
+from holdfast.positions import Position, SegmentSet
 from holdfast.shards.assignment import Assignment, assign
 from holdfast.shards.naming import shard_name
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures, SeededFailures
+from holdfast.testing.simulation.engine import SOURCE
 from holdfast.testing.simulation.process import (
-    INSIDE_SINKS,
-    Baton,
     CrashAt,
     Process,
-    SimulatedCrash,
     SteppedLane,
 )
 from holdfast.testing.simulation.rows import audit_values
-from holdfast.testing.simulation.segmented import SegmentedRows, ShardEngine
+from holdfast.testing.simulation.segmented import EngineDirectory, SegmentedRows, ShardEngine
 from holdfast.testing.simulation.tasks import Workers
 from holdfast.testing.simulation.world import PIPELINE, Setting, SinkUnderTest
 from holdfast.testing.store import FaultyStore, SimulatedStore
@@ -109,6 +107,12 @@ class ShardProcess(Process):
             self._report(label)
         return super().write(label, apply)
 
+    def end(self) -> None:
+        """Be dead, because all others are, too."""
+        self.is_alive = False
+        for act in self.at_death:
+            act()
+
     def _report(self, label: str) -> None:
         self._world.problems.append(f"{self._name}: {label!r} changed what another shard has")
 
@@ -141,15 +145,43 @@ class ShardState:
     crash_count: int = 0
     stop_count: int = 0
 
+    def give_up(self) -> None:
+        """Count that a system did not answer for too long; it recovers in the end."""
+        self.stop_count += 1
+        if isinstance(self.failures, SeededFailures):
+            self.failures.rate *= 0.5
+
 
 @dataclass
 class ShardLife:
     """One life of a shard: its coordinator is not opened yet."""
 
+    world: ShardWorld
+    shard: ShardState
     process: ShardProcess
     coordinator: Coordinator
-    engine: ShardEngine
+    sinks: Mapping[str, Sink]
     lanes: Sequence[SteppedLane]
+
+    def engine(self, segments: SegmentSet) -> ShardEngine:
+        """Return an engine that reads some segments."""
+        return ShardEngine(
+            pipeline=self.shard.name,
+            sinks=self.sinks,
+            coordinator=self.coordinator,
+            store=FaultyStore(self.shard.store, self.process),
+            process=self.process,
+            random_=self.shard.random_,
+            workers=self.shard.workers,
+            load=self.world.setting.load,
+            topic=self.world.topic,
+            segments=segments,
+        )
+
+    def standing(self) -> StandingShard:
+        """Return the shard as a move between shards sees it."""
+        directory = EngineDirectory(FaultyStore(self.shard.store, self.process))
+        return StandingShard(self.shard.name, self.coordinator, [*self.sinks.values()], directory)
 
 
 class ShardWorld:
@@ -193,16 +225,15 @@ class ShardWorld:
         self.trace: list[str] = []
         self.traces: dict[str, list[str]] = {}
         self.problems: list[str] = []
-        self.assignment = assign(Assignment(shard_count), topic.ends)
+        self.assignment = assign(Assignment(shard_count), self.units)
         self.shards: dict[int, ShardState] = {}
         self.random = random.Random(f"turns {seed if turns is None else turns}")
         self._seed = seed
+        self._known: dict[int, set[str]] = {}
         self._sinks_of = sinks_of
         self._failures_of = failures_of
         self._make_coordinator = make_coordinator
         self._targets = [sink.target for sink in sinks_of(PIPELINE) if sink.target is not None]
-        self.lives: dict[int, ShardLife] = {}
-        """Shard -> its life, while it has one."""
 
     def shard(self, number: int) -> ShardState:
         """Return what is kept of a shard."""
@@ -213,9 +244,21 @@ class ShardWorld:
             self.shards[number] = ShardState(name, chance, below, self._sinks_of(name), failures)
         return self.shards[number]
 
+    @property
+    def units(self) -> list[str]:
+        """What can be dealt to shards: every segment that there is."""
+        return [f"{SOURCE}:{segment}" for segment in self.topic.ends]
+
     def segments(self, number: int) -> SegmentSet:
         """Return what a shard reads."""
-        return self.assignment.units_of(number)
+        return self.segments_under(self.assignment, number)
+
+    def segments_under(self, assignment: Assignment, number: int) -> SegmentSet:
+        """Return what an assignment gives a shard; one that is no more reads nothing."""
+        if number >= assignment.shard_count:
+            return SegmentSet()
+        units = assignment.units_of(number)
+        return replace(units, names=frozenset(unit.removeprefix(f"{SOURCE}:") for unit in units.names))
 
     @contextmanager
     def life(
@@ -241,19 +284,8 @@ class ShardWorld:
             paces=setting.paces,
             paced_lane=paced_lane,
         )
-        engine = ShardEngine(
-            pipeline=shard.name,
-            sinks=sinks,
-            coordinator=coordinator,
-            store=FaultyStore(shard.store, process),
-            process=process,
-            random_=shard.random_,
-            workers=shard.workers,
-            load=setting.load,
-            topic=self.topic,
-            segments=self.segments(number),
-        )
-        life = ShardLife(process, coordinator, engine, [each for each in (lane, paced_lane) if each is not None])
+        lanes = [each for each in (lane, paced_lane) if each is not None]
+        life = ShardLife(self, shard, process, coordinator, sinks, lanes)
 
         def between_writes(label: str) -> None:
             if on_write is not None:
@@ -265,13 +297,11 @@ class ShardWorld:
                     each.tick()
 
         process.on_write = between_writes
-        self.lives[number] = life
         try:
             with process.counting_points():
                 yield life
                 coordinator.close()
         finally:
-            del self.lives[number]
             for sink in sinks.values():
                 sink.close()
 
@@ -292,6 +322,20 @@ class ShardWorld:
             found.append({key: (row.generation, row.epoch, *row.in_progress, "", *row.shown) for key, row in rows})
         return tuple(found)
 
+    def look_at_positions(self) -> None:
+        """Report a segment whose position is in no shard's ledger any more, or in two that differ."""
+        for number, target in enumerate(self._targets):
+            found: dict[str, set[Position]] = {}
+            for row in target.ledger.values():
+                positions = {} if row.record is None else row.record.positions.get(SOURCE, {})
+                for segment, at in positions.items():
+                    found.setdefault(segment, set()).add(at)
+            known = self._known.setdefault(number, set())
+            known.update(found)
+            self.problems += [f"nobody has the position of {segment}" for segment in sorted(known - found.keys())]
+            several = sorted(segment for segment, at in found.items() if len(at) > 1)
+            self.problems += [f"{segment} has two positions: {found[segment]}" for segment in several]
+
     def audit_rows(self, segments: Iterable[str] | None = None) -> list[str]:
         """Look at the rows in every sink, or at those of some segments; returns the problems in words."""
         wanted = SegmentedRows(self.topic.ends)
@@ -309,10 +353,15 @@ class ShardWorld:
         for shard in self.shards.values():
             for sink in shard.sinks:
                 problems += [f"{shard.name}: sink {sink.name!r}: left behind {name}" for name in sink.leftovers()]
-            standings = [entry.standing for entry in survey(shard.store)]
-            problems += [f"{shard.name}: ledger: {each.name}" for each in standings if each is not Standing.DONE]
-            if len(standings) > self.setting.ledger_keep:
-                problems.append(f"{shard.name}: ledger: {len(standings)} entries, {self.setting.ledger_keep} are kept")
+            entries = survey(shard.store)
+            done = max((entry.key.epoch for entry in entries if entry.standing is Standing.DONE), default=0)
+            for entry in entries:
+                # A void one below is no longer looked at, and dropped with the others.
+                is_passed = entry.standing is Standing.VOID and entry.key.epoch < done
+                if entry.standing is not Standing.DONE and not is_passed:
+                    problems.append(f"{shard.name}: ledger: {entry.key.path} {entry.standing.name}")
+            if len(entries) > self.setting.ledger_keep:
+                problems.append(f"{shard.name}: ledger: {len(entries)} entries, {self.setting.ledger_keep} are kept")
         return problems
 
     def finish(self) -> None:
@@ -322,99 +371,9 @@ class ShardWorld:
             with self.life(number) as life:
                 life.coordinator.open()
                 shard.workers.stage_late()
-                life.engine.run()
+                life.engine(self.segments(number)).run()
 
 
 def _owner(handle: str) -> str:
     """Return the pipeline of what is staged in a simulated target."""
     return handle.partition("|")[2].rsplit("/", 4)[0]
-
-
-@dataclass
-class Turns:
-    """Lets the shards of a world run, taking turns at durable writes.
-
-    Parameters
-    ----------
-    world : ShardWorld
-        The world.
-    crashes : mapping of int to sequence of CrashAt
-        Shard -> when its first lives end; it is started again at once, while the others go on.
-    dies_at : int, optional
-        The durable write, of whichever shard, before which all die.
-    freezes : (int, int), optional
-        A shard, and the durable write of its life before which it stands still until all others are through.
-    switches_inside : bool
-        Whether others may go on within a call of a sink: not of a real one, which may hold a lock there.
-    """
-
-    world: ShardWorld
-    crashes: Mapping[int, Sequence[CrashAt]] = field(default_factory=dict)
-    dies_at: int | None = None
-    freezes: tuple[int, int] | None = None
-    switches_inside: bool = True
-    write_count: int = 0
-    is_dead: bool = False
-    has_frozen: bool = False
-    _frozen: int | None = None
-
-    def run(self, numbers: Sequence[int], epochs_max: int | None = None) -> bool:
-        """Run shards until they are through, or have run so many epochs, or all have died; returns whether they live.
-
-        Raises
-        ------
-        HoldfastError, AssertionError
-            Whatever ended a shard that was not its death, a system that does not answer, or another generation.
-        """
-        baton = Baton(self.world.random, lambda name: name == str(self._frozen))
-        drivers = {str(number): lambda number=number: self._drive(baton, number, epochs_max) for number in numbers}
-        for ending in baton.run(drivers).values():
-            if ending.error is not None and not isinstance(ending.error, SimulatedCrash):
-                raise ending.error
-        return not self.is_dead
-
-    def _drive(self, baton: Baton, number: int, epochs_max: int | None) -> None:
-        shard = self.world.shard(number)
-        left = list(self.crashes.get(number, ()))
-        while not self.is_dead:
-            crash = left.pop(0) if left else None
-            try:
-                with self.world.life(number, crash, lambda label: self._between(baton, number, label)) as life:
-                    life.coordinator.open()
-                    life.engine.run(epochs_max)
-            except SimulatedCrash:
-                shard.crash_count += 1
-            except (Unavailable, InDoubt):
-                shard.stop_count += 1
-                if isinstance(shard.failures, SeededFailures):
-                    shard.failures.rate *= 0.5  # the systems recover in the end
-            else:
-                return
-            shard.workers.stage_late(shard.random_.randint(0, 2))
-
-    def _between(self, baton: Baton, number: int, label: str) -> None:
-        """Give the turn away before a durable write; die there, or stand still."""
-        self.write_count += 1
-        if self.dies_at == self.write_count:
-            self._die()
-        if not self.has_frozen and self.freezes == (number, self.world.lives[number].process.write_count + 1):
-            self._frozen, self.has_frozen = number, True
-        if self.switches_inside or not label.startswith(INSIDE_SINKS):
-            baton.switch(str(number))
-        if self._frozen == number and not self.is_dead:
-            self._look_at_others(number)
-
-    def _die(self) -> None:
-        self.is_dead = True
-        for life in self.world.lives.values():
-            life.process.is_alive = False
-            for act in life.process.at_death:
-                act()
-
-    def _look_at_others(self, number: int) -> None:
-        """Look at what the others have done while one stood still: all of it."""
-        self._frozen = None
-        world = self.world
-        others = [segment for segment in world.topic.ends if segment not in world.segments(number)]
-        found = world.audit_rows(others)
-        world.problems += [f"while shard {number} stood still: {problem}" for problem in found]
