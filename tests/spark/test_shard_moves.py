@@ -50,7 +50,7 @@ def move(place: Place, shard_count: int) -> ShardLayout:
 
         moving = Moving("rides", store, connect, lambda layout: lambda source, name: unit_of(layout, source, name))
         layout = moving.settle() or ShardLayout(Assignment(), parts)
-        return moving.change(layout, shard_count, graphs.dealt)
+        return moving.change(layout, shard_count, lambda each: dealt(each, graphs.all_units(each)))
 
 
 def run(place: Place, layout: ShardLayout) -> None:
