@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.controller.directory import SparkDirectory, connect_shard
+from holdfast.controller.graph import dealt
 from holdfast.controller.moving import Moving, StandingShard
 from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout, newest_layout
