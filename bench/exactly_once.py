@@ -162,7 +162,7 @@ def side_holdfast(
     seconds = time.perf_counter() - started
     status = run.status()
     staging = status.sinks[0].staging
-    return {"seconds": seconds, "epochs": status.epoch, "staging": staging}
+    return {"seconds": seconds, "epochs": status.epoch, "staging": staging, "has_times": status.time is not None}
 
 
 def _measure_query(

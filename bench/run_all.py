@@ -39,6 +39,8 @@ COMMANDS = {
         ("bench.flow",),
         ("bench.video",),
         ("bench.shards_on_paper",),
+        ("bench.shard_keys",),
+        ("bench.observing",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -68,6 +70,8 @@ COMMANDS = {
         ("bench.flow", "--sets", "20000", "--rows", "40000", "--rounds", "2"),
         ("bench.video", "--frames", "100", "--rounds", "2", "--store-seconds", "2"),
         ("bench.shards_on_paper", "--segments", "1000", "--shards", "10"),
+        ("bench.shard_keys", "--rows", "50000"),
+        ("bench.observing", "--rows", "200000", "--files", "8", "--rounds", "2"),
     ),
 }
 

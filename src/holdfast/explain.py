@@ -149,6 +149,8 @@ def _lines(pipeline: Graph) -> Iterator[str]:
     yield f"  guarantee: {_whole_guarantee(pipeline)}"
     if pipeline.commit_at is not None:
         yield "  commits at pts: each sink holds exactly what lies before it, of every input; later rows wait"
+    if pipeline.shard_by is not None:
+        yield f"  rows of one {pipeline.shard_by!r} are in one segment: others are rejected, or end the run"
     for title, nodes in (("sources", pipeline.sources), ("operators", operators)):
         if nodes:
             yield ""

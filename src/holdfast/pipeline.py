@@ -41,6 +41,10 @@ class Pipeline(Graph):
         ``"pts"`` (or :func:`~holdfast.graph.commit_at.pts`, which says more): commit only what lies strictly before
         pts, the minimum over all inputs of the next timestamp that may still come, and only when pts has changed.
         By default each epoch commits what it gives.
+    shard_by : str, optional
+        The column by which rows of one key are in one segment of their source: then results are the same in however
+        many shards the pipeline runs.  Checked here for the graph, and of each row when it is read: one of a value that
+        another segment has had is rejected (``docs/shards.md``).
     shards : str, optional
         ``"independent"``: where the pipeline runs in shards, each keeps state of its own, and gives a result of the
         segments that it reads.  By default a pipeline that keeps state runs as one.
@@ -66,6 +70,7 @@ class Pipeline(Graph):
         unused: Iterable[Stream] = (),
         hooks: Hooks = NONE,
         commit_at: Literal["pts"] | CommitAtPts | None = None,
+        shard_by: str | None = None,
         shards: Literal["independent"] | None = None,
     ) -> None:
         built_at = naming.origin()
@@ -75,6 +80,10 @@ class Pipeline(Graph):
         checks.check_shards(name, shards, built_at)
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
+        if shard_by is not None:
+            from holdfast.plan.shard_key import check_shard_key
+
+            check_shard_key(name, nodes, sinks, shard_by, built_at)
         boundary = commit_at_of(commit_at, name)
         building.adopt(sinks)
         if boundary is not None:
@@ -84,7 +93,7 @@ class Pipeline(Graph):
             sinks = gated(name, nodes, sinks, boundary, built_at)
             nodes = nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
-        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary, shards)
+        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary, shard_by, shards)
         building.adopt((*nodes, *sinks))
 
     def start(self, *, checkpoint: str | os.PathLike[str], trigger: Trigger | None = None, **options: Any) -> Run:

@@ -8,7 +8,7 @@ be compared for equality only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -53,6 +53,30 @@ class SegmentSet:
 
 
 ALL_SEGMENTS = SegmentSet(is_rest=True)
+
+
+@dataclass(frozen=True)
+class GroupSet(SegmentSet):
+    """The segments of some groups, which are together wherever they are; a segment that appears later, too.
+
+    Parameters
+    ----------
+    names, is_rest
+        Groups, as :class:`SegmentSet` has segments.
+    group_of : callable
+        Returns the group of a segment.
+
+    Examples
+    --------
+    >>> few = GroupSet(frozenset({"3"}), group_of=lambda segment: segment.partition("/")[2])
+    >>> "orders/3" in few, "payments/3" in few, "orders/4" in few
+    (True, True, False)
+    """
+
+    group_of: Callable[[str], str] = str
+
+    def __contains__(self, segment: str) -> bool:
+        return super().__contains__(self.group_of(segment))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Literal, cast
 
 from holdfast.positions import SourcePositions
+from holdfast.time_use import TimeUse
 
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 """Life of a run; ``stopped`` and ``failed`` are its ends."""
@@ -409,6 +410,8 @@ class Status(_Picture):
         What the run does now, in words: ``waiting for files``, ``replaying epoch 7``; empty when it has ended.
     compared : tuple of ComparedSink
         What the start has compared and repaired, in the order of the graph; empty unless it was asked to.
+    time : TimeUse, optional
+        Where the time of the last epochs went, and what limits the run; None before one has ended.
     shards : tuple of ShardStatus
         In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
@@ -433,6 +436,7 @@ class Status(_Picture):
     waits_for: str = ""
     doing: str = ""
     compared: tuple[ComparedSink, ...] = ()
+    time: TimeUse | None = None
     shards: tuple[ShardStatus, ...] = ()
 
     @property

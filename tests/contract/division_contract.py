@@ -14,15 +14,18 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from holdfast.capabilities import offers
+from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.parts import positions_of_part
 from holdfast.limits import ReadLimit
 from holdfast.ports import Divisible, Source
 from holdfast.positions import SegmentSet, SourcePositions
+from holdfast.shards.keys import ShardKey
 from tests.contract.source_contract import drain, rows_between
 
 
@@ -225,3 +228,28 @@ class DivisionContract:
         for of in parts.sets:
             own = parts.whole.of_segments(of).segments(field.name, field.workspace)
             assert {*own} == {segment for segment in parts.known if segment in of}
+
+    def test_rows_that_are_held_to_their_segments_are_those_of_the_source(self, field: Field, tmp_path: Path) -> None:
+        """Cut by groups of segments: nothing is lost, nothing is twice, and each span knows its group (section 7)."""
+        parts = Parts(field)
+        key = ShardKey(_by(field), str(tmp_path / "keys"))
+        key.begin()
+        spec = hold_to_key(parts.whole, key)
+        assert spec is not parts.whole
+        source, whole = spec.open(field.name, field.workspace), parts.source()
+        start = source.initial()
+        middle = source.latest(start, bounded=False, limit=ReadLimit(1, 1))
+        end = drain(source, middle)[-1]
+        for begin, until in ((start, middle), (middle, end), (start, end)):
+            for parallelism in (1, 3):
+                spans = source.spans(begin, until, parallelism=parallelism)
+                units = [{unit for unit, _ in span.value.several} for span in spans]
+                assert {unit for each in units for unit in each} <= {*map(parts.whole.group_of, parts.known)}
+                rows = [row for span in spans for batch in source.read(span) for row in batch.to_pylist()]
+                assert Counter(map(repr, rows)) == of_whole(whole, begin, until)
+
+
+def _by(field: Field) -> str:
+    """Return a column that is another one in each row."""
+    schema = field.spec.schema
+    return next(name for name in ("id", "value", "data", "offset") if name in schema.names)

@@ -19,6 +19,7 @@ from tests.contract.explaining_contract import ExplainingContract, ReplacedRunCo
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
 from tests.contract.rewind_contract import RewindContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract, ShardRewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -30,6 +31,9 @@ TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestRowsInLedgerContract = RowsInLedgerContract
 TestRewindContract = RewindContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardRewindContract = ShardRewindContract
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ from tests.contract.explaining_contract import ExplainingContract, ReplacedRunCo
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract, filled, opened, positions
+from tests.contract.shard_contract import (
+    ShardContract,
+    ShardLedgerContract,
+    ShardRewindContract,
+    ShardsComparedContract,
+)
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -34,6 +40,10 @@ TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRewindContract = RewindContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardsComparedContract = ShardsComparedContract
+TestShardRewindContract = ShardRewindContract
 
 
 def test_idle_epochs_do_not_use_up_the_history(target: FilesTarget, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from holdfast.testing.servers.kafka import KafkaServer
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import RowsThatStayContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract
 from tests.contract.sink_contract import (
     PIPELINE,
     SCHEMA,
@@ -60,6 +61,8 @@ def chosen(contract: type) -> type:
 TestExplainingContract = chosen(type("TestExplainingContract", (ExplainingContract,), {}))
 TestLedgerContract = chosen(type("TestLedgerContract", (LedgerContract,), {}))
 TestRowsThatStayContract = RowsThatStayContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardContract = chosen(type("TestShardContract", (ShardContract,), {}))
 
 
 class KafkaTarget:

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.connectors import memory
 from holdfast.ports import Sink
+from tests.contract.shard_contract import ShardContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, HandleSinkContract, Row
 
 TABLE = "contract"
@@ -38,3 +39,4 @@ def target() -> Iterator[MemoryTarget]:
 
 
 TestMemoryContract = HandleSinkContract
+TestShardContract = ShardContract

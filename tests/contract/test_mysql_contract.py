@@ -20,6 +20,13 @@ from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
+from tests.contract.shard_contract import (
+    ShardContract,
+    ShardLedgerContract,
+    ShardRewindContract,
+    ShardsOfTablesContract,
+    SharedTableContract,
+)
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.mysql_servers import executed
 from tests.specs import mysql_spec
@@ -37,6 +44,11 @@ TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardRewindContract = ShardRewindContract
+TestShardsOfTablesContract = ShardsOfTablesContract
+TestSharedTableContract = SharedTableContract
 
 
 @dataclass(frozen=True)

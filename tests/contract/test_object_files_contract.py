@@ -20,6 +20,7 @@ from tests.contract.explaining_contract import ExplainingContract, ReplacedRunCo
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract, ShardRewindContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.everyday import everyday
 from tests.s3_server import S3Bucket
@@ -31,11 +32,18 @@ TestLedgerContract = LedgerContract
 TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
 
 
 @pytest.mark.nightly
 class TestExplainingContract(ExplainingContract):
     """What positions mean; each test is hundreds of requests."""
+
+
+@pytest.mark.nightly
+class TestShardRewindContract(ShardRewindContract):
+    """Taking back what one shard has published."""
 
 
 @pytest.mark.nightly

@@ -14,6 +14,7 @@ from holdfast.ports import LedgerSpec, Sink
 from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,8 @@ TestLedgerContract = LedgerContract
 TestLostLedgerContract = LostLedgerContract
 TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
 
 
 class RedisTarget:

@@ -23,6 +23,7 @@ from tests.contract.comparable_contract import ComparableContract
 from tests.contract.explaining_contract import ExplainingContract, ReplacedRunContract
 from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reset_contract import ResetContract, RowsInLedgerContract
+from tests.contract.shard_contract import ShardContract, ShardLedgerContract, ShardsComparedContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 
 pytestmark = pytest.mark.slow
@@ -34,6 +35,9 @@ TestLedgerContract = LedgerContract
 TestReplacedRunContract = ReplacedRunContract
 TestResetContract = ResetContract
 TestRowsInLedgerContract = RowsInLedgerContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardsComparedContract = ShardsComparedContract
 
 
 def always(segment: Segment) -> str:

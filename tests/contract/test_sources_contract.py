@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from holdfast.connectors.byte_stream.messages import MessageColumns
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.rate import RateSpec
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity, Sink, Source
+from holdfast.video import EncodedPacket
+from holdfast.video.payloads import payload_of
 from tests.contract.source_contract import Hands, SourceContract
 
 pytestmark = pytest.mark.slow
@@ -137,12 +141,39 @@ def byte_stream_origin(path: Path, workspace: str, limit: int | None) -> ByteStr
     return ByteStreamOrigin(sink, stream.node.spec, workspace)
 
 
+@dataclass
+class CameraOrigin:
+    """A camera that is off: the journal grows by what a receiver writes into it."""
+
+    spec: Any
+    workspace: str
+    sources: list[Any] = field(default_factory=list)
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def open(self) -> Source:
+        self.sources.append(self.spec.open("front", self.workspace))
+        source: Source = self.sources[-1]
+        return source
+
+    def grow(self) -> None:
+        for _ in range(3):
+            number = next(self.numbers)
+            packets = [EncodedPacket(b"x", at, is_key=at % 2 == 0) for at in (2 * number, 2 * number + 1)]
+            rows = [{"stream": "front", "timestamp": packet.pts, **payload_of(packet)} for packet in packets]
+            self.spec.of.feed.push(rows)
+
+    def close(self) -> None:
+        for source in self.sources:
+            if source._receiver is not None:
+                source.receiver.stop()
+
+
 OTHERS = ["rate", "rate, few rows an epoch", "callback", "callback, few rows an epoch"]
-OTHERS += ["byte stream", "byte stream, few rows an epoch"]
+OTHERS += ["camera", "camera, few rows an epoch", "byte stream", "byte stream, few rows an epoch"]
 
 
 @pytest.fixture(params=[*FORMATS, *OTHERS])
-def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     workspace = os.fspath(tmp_path / "workspace")
     limit = 7 if "few" in request.param else None
     made: Any
@@ -155,10 +186,17 @@ def origin(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         feed = read.CallbackFeed(tmp_path / "feed", schema="id BIGINT, word STRING")
         stream = read.callback(feed, max_rows_per_epoch=limit, name="pushed")
         made = FeedOrigin(feed, stream.node.spec, workspace)
+    elif request.param.startswith("camera"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        stream = read.camera(address, journal=tmp_path / "journal", max_rows_per_epoch=limit, name="front")
+        made = CameraOrigin(stream.node.spec, workspace)
     else:
         directory = tmp_path / "in"
         directory.mkdir()
         stream = read.files(os.fspath(directory), schema=SCHEMA, name="words", **FORMATS[request.param])
         made = FilesOrigin(directory, stream.node.spec, workspace)
     made.grow()
-    return made
+    yield made
+    if isinstance(made, CameraOrigin):
+        made.close()

@@ -24,6 +24,13 @@ from tests.contract.ledger_contract import LedgerContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.reset_contract import LostLedgerContract, ResetContract, ResetWithoutRowsContract
 from tests.contract.rewind_contract import RewindContract
+from tests.contract.shard_contract import (
+    ShardContract,
+    ShardLedgerContract,
+    ShardRewindContract,
+    ShardsOfTablesContract,
+    SharedTableContract,
+)
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
 
@@ -36,6 +43,11 @@ TestResetContract = ResetContract
 TestResetWithoutRowsContract = ResetWithoutRowsContract
 TestRejectContract = RejectContract
 TestRewindContract = RewindContract
+TestShardContract = ShardContract
+TestShardLedgerContract = ShardLedgerContract
+TestShardRewindContract = ShardRewindContract
+TestShardsOfTablesContract = ShardsOfTablesContract
+TestSharedTableContract = SharedTableContract
 
 
 @pytest.mark.slow
@@ -49,6 +61,8 @@ class TestComparableTablesContract(ComparableTablesContract):
 
 
 class SqliteTarget:
+    has_one_writer = True
+
     def __init__(self, path: Path, *, rewindable: bool = False) -> None:
         self._path = path
         self._rewindable = rewindable

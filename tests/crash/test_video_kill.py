@@ -96,7 +96,7 @@ def test_the_named_points_exist() -> None:
 
 
 @pytest.mark.nightly
-def test_a_frame_that_kills_its_process_is_isolated_and_all_others_are_there(tmp_path: Path) -> None:
+def test_a_frame_that_kills_its_process_is_isolated_and_costs_its_group_alone(tmp_path: Path) -> None:
     bring_in(tmp_path, 6, 7, SIZE, (GATE,))
     packets = verify.packets(tmp_path, GATE)
     bad, _ = packets[40]
@@ -107,7 +107,6 @@ def test_a_frame_that_kills_its_process_is_isolated_and_all_others_are_there(tmp
     (letter,) = read_letters(LocalStore(str(tmp_path / "checkpoint")))
     assert [row["timestamp"] for row in letter.table.to_pylist()] == [bad]
     found = sorted(verify.held(tmp_path, "events"))
-    assert [row[0] for row in found] == [time for time, _ in packets if time != bad]
     group = next(number for number in range(41, 90) if packets[number][1]["is_key"])
-    sound = [row for row in found if row[0] < bad or row[0] >= packets[group][0]]
-    assert [row[1] for row in sound] == [*range(40), *range(group, 90)]
+    sound = [*range(40), *range(group, 90)]  # what follows the dead letter in its group is not shown wrongly
+    assert [(row[0], row[1]) for row in found] == [(packets[number][0], number) for number in sound]

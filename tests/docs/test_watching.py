@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_an_error_has_the_fields_that_the_page_says(tmp_path: Path) -> None:
 
 
 def test_the_collector_on_the_page_reads_a_line() -> None:
-    (block,) = blocks(PAGE, "python")
+    (block,) = [each for each in blocks(PAGE, "python") if "def samples" in each.text]
     names: dict[str, object] = {}
     exec(compile(block.text, str(block), "exec"), names)
     status = Status(
@@ -78,3 +80,10 @@ def test_the_collector_on_the_page_reads_a_line() -> None:
     found = {name: value for name, _, value in names["samples"](json.dumps(status.as_json()))}
     assert found["holdfast_epoch"] == found["holdfast_sink_epoch"] == 7
     assert (found["holdfast_lag_seconds"], found["holdfast_late_total"]) == (2.5, 3)
+
+
+@pytest.mark.spark
+def test_the_run_on_the_page_says_where_its_time_went(tmp_path: Path) -> None:
+    (block,) = [each for each in blocks(PAGE, "python") if "run.status().time" in each.text]
+    run = subprocess.run([sys.executable, "-c", block.text], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, "NodeTime(name='rows'" in run.stdout) == (0, True), run.stderr

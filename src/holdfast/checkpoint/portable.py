@@ -8,6 +8,7 @@ all objects with their checksums, whose put makes it whole::
     manifest
     snapshots/files/...
     sources/<source>/...
+    shards/keys/...             which segment has the rows of which key, where that is held
 
 Imported, the same is below ``named/<name>/``, and the manifest beside it, with the keys of the files there.
 """
@@ -29,6 +30,7 @@ from holdfast.checkpoint.named import PREFIX
 from holdfast.checkpoint.snapshot import checked
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
+from holdfast.shards.keys import KEYS
 from holdfast.store import records
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import checked_place, open_store
@@ -64,13 +66,14 @@ class NamedCheckpoint:
     own: str = ""
 
     def workspaces(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what the sources remember: key as in every checkpoint, bytes.
+        """Yield what the sources remember, and what is claimed of their keys: key as in every checkpoint, bytes.
 
         A source that is at work merges its records, and removes them once the merged one is there: what is listed again
         after the last one was read was there all the time.
         """
         done: set[str] = set()
-        while missing := [key for key in self.store.keys(f"{self.below}{SOURCES}") if key not in done]:
+        prefixes = (f"{self.below}{SOURCES}", f"{self.below}{KEYS}/")
+        while missing := [key for prefix in prefixes for key in self.store.keys(prefix) if key not in done]:
             for key in missing:
                 done.add(key)
                 data = self.store.get(key)

@@ -35,8 +35,8 @@ from holdfast.cli.frame import (
 )
 from holdfast.cli.groups import GROUPS
 from holdfast.cli.reconcile import reconcile
-from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
 from holdfast.cli.reset import reset, rewind_
+from holdfast.cli.resolving import resolve_
 from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standing_by import Invocation, promote
 from holdfast.cli.supervision import supervise
@@ -44,20 +44,20 @@ from holdfast.cli.target import load_target
 from holdfast.cli.trace import trace_
 from holdfast.config import Settings
 from holdfast.explain import derived_names
-from holdfast.graph.event_time import check_commit_every, common_unit
+from holdfast.graph.event_time import check_commit_every
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger, available_now
-from holdfast.observe.audit_report import audit_lines, audit_report
+from holdfast.observe.audit_report import audit_lines, audit_report, summed_audit
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.reading import configuration, examined
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
 from holdfast.observe.shards import of_shard
-from holdfast.observe.trace import time_index_lines
+from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.starts.refusals import check_change
 from holdfast.status import as_json as inspected_json
-from holdfast.store.paths import checkpoint_directory, open_store, viewed_directory
+from holdfast.store.paths import checkpoint_directory, viewed_directory
 from holdfast.types.units import duration_us, time_us
 
 app = typer.Typer(
@@ -74,6 +74,7 @@ for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
+app.command("resolve")(resolve_)
 app.command("rewind")(rewind_)
 app.command("trace")(trace_)
 app.command("check")(check_)
@@ -266,7 +267,7 @@ def inspect(
         if checkpoint is None:
             raise typer.BadParameter("--checkpoint DIR is missing; without it, --config and TARGET can be answered.")
         if audit:
-            report = audit_report(frame.existing_store(checkpoint))
+            report = summed_audit([audit_report(store) for store in frame.shard_stores(checkpoint)])
             frame.answer({"audit": report.to_json()}, audit_lines(report), as_json)
             return
         pipeline: Graph | None = None if target is None else load_target(target)
@@ -284,54 +285,6 @@ def inspect(
                 return
         inspection = inspection or frame.inspected(checkpoint, pipeline)
         frame.answer(inspected_json(inspection), words.inspection_lines(inspection), as_json)
-
-
-@app.command("resolve")
-def resolve_(
-    target: Target,
-    checkpoint: Checkpoint,
-    epoch: Annotated[int | None, typer.Option(metavar="N", help="Report on this epoch only.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
-    reject_rows: Annotated[
-        bool, typer.Option("--reject-rows", help="Make dead letters of rows of decided epochs that a sink refuses.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Publish or drop what is in doubt, as the next start would.  Needs no Java; fences a run that is alive."""
-    with frame.settings(as_json) as settings:
-        from holdfast.cli.resolve import Resolving, check_epoch_is_open, resolving_would_reject
-
-        pipeline = load_target(target)
-        frame.check_has_run(checkpoint, pipeline.name)
-        inspection = frame.inspected(checkpoint, pipeline if dry_run else None)
-        frame.check_owner(inspection, pipeline)
-        if epoch is not None:
-            check_epoch_is_open(inspection, epoch)
-        directory = viewed_directory(checkpoint)
-        store = open_store(str(directory))
-        if dry_run:
-            found = resolving_would_reject(pipeline, store, settings) if reject_rows else None
-            answer = {"dry_run": True, **inspected_json(inspection), **rejected_json(found)}
-            lines = [*words.verdict_lines(inspection, epoch), *rejected_lines(found, dry_run=True)]
-            frame.answer(answer, lines, as_json)
-            return
-        if not force:
-            why = "resolving takes the pipeline over, and would fence it; a run resolves its own epochs in doubt."
-            frame.check_nobody_runs(inspection.owner, why)
-        rejected = Rejected() if reject_rows else None
-        with frame.log_file(directory, settings, as_json):
-            frame.note_start(f"resolve {target}")
-            resolved = Resolving(pipeline, store, directory, settings).do(rejected)
-        unit, is_at_pts = common_unit(pipeline.sources), pipeline.commit_at is not None
-        answer = {"dry_run": False, **inspected_json(resolved.resumption), **rejected_json(rejected)}
-        lines = [
-            *rejected_lines(rejected, dry_run=False),
-            *words.resolved_lines(pipeline.name, resolved, epoch, unit, is_at_pts=is_at_pts),
-        ]
-        frame.answer({**answer, **words.start_json(resolved.case, resolved.refusal)}, lines, as_json)
-        if resolved.refusal is not None:
-            raise resolved.refusal
 
 
 @app.command("plan")
@@ -406,11 +359,11 @@ def flush(
 ) -> None:
     """Ask the run that is alive to seal segments, and sinks with commit_every to commit.  Returns at once."""
     with frame.settings(as_json):
-        from holdfast.cli.flushing import flush_sinks
+        from holdfast.cli.flushing import flush_sinks, runs_to_flush
 
         pipeline = load_target(target)
-        store = None if checkpoint is None else frame.existing_store(checkpoint)
-        asked = flush_sinks(pipeline, sinks or (), partition, store)
+        for name, store in runs_to_flush(pipeline, checkpoint):
+            asked = flush_sinks(pipeline.with_sources(name, {}), sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 
 

@@ -31,6 +31,8 @@ from holdfast.observe.reading import configuration, inspect_sources
 from holdfast.observe.shards import shard_reports
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
+from holdfast.shards.layout import newest_layout
+from holdfast.shards.naming import shard_checkpoint
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 
@@ -157,6 +159,18 @@ def inspected(checkpoint: str, pipeline: Graph | None) -> Inspection:
 def existing_store(checkpoint: str) -> Store:
     """Return the store of a checkpoint that is there; InvalidPipeline otherwise."""
     return open_store(str(existing_directory(checkpoint)))
+
+
+def shard_stores(checkpoint: str) -> list[Store]:
+    """Return the stores of all shards of a checkpoint that is there, by their numbers, also of those that were given
+    up; without shards, its own.
+    """
+    store = existing_store(checkpoint)
+    layout = newest_layout(store)
+    if layout is None:
+        return [store]
+    places = [viewed_directory(shard_checkpoint(checkpoint, shard)) for shard in range(layout.highest_count)]
+    return [open_store(str(place)) for place in places]
 
 
 def existing_directory(checkpoint: str) -> Path:

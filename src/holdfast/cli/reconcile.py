@@ -19,6 +19,8 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
 from holdfast.reconcile.report import Reconciled
 from holdfast.reconcile.stand_ins import followed, in_place
+from holdfast.shards.layout import ShardLayout
+from holdfast.shards.naming import shard_checkpoint
 from holdfast.store.paths import open_store, viewed_directory
 
 _log = logging.getLogger(__name__)
@@ -61,6 +63,9 @@ def reconcile(
     if rebuild and digests_only:
         raise typer.BadParameter("--rebuild writes all rows of a sink, and --digests-only keeps none.")
     with frame.settings(as_json) as settings:
+        from holdfast.controller.found_shards import known_layout
+        from holdfast.controller.graph import ShardGraphs
+        from holdfast.controller.reconciling import ShardsReconciling
         from holdfast.spark.launch import jvm
         from holdfast.spark.launch.early import begin
         from holdfast.starts.shadows.rebuilding import Rebuilding
@@ -69,9 +74,12 @@ def reconcile(
 
         pipeline = load_target(target)
         directory = viewed_directory(checkpoint)
-        if (repair or rebuild) and not force and frame.has_run(directory):
-            owner = noted_owner(open_store(str(directory)))
-            frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")
+        layout = known_layout(pipeline, directory)
+        places = [directory] if layout is None else shard_places(checkpoint, layout)
+        for place in places if (repair or rebuild) and not force else ():
+            if frame.has_run(place):
+                owner = noted_owner(open_store(str(place)))
+                frame.check_nobody_runs(owner, "it takes the pipeline over, and would fence it.")
         kept = None if shadow is None else Path(shadow).absolute()
         node = the_sink(pipeline, sink)
         of_replica = replica_shadow(directory)
@@ -90,18 +98,28 @@ def reconcile(
             settings,
             _tell,
             examples,
-            # With digests the sources may have to be read once more.
-            rest=(lambda: None) if digests_only else jvm.end,
+            # With digests the sources may have to be read once more, and of shards each computes for itself.
+            rest=jvm.end if layout is None and not digests_only else lambda: None,
             digests_only=digests_only,
         )
+        shards = None if layout is None else ShardsReconciling(ShardGraphs(pipeline, directory), layout, asked, places)
+        whole = shards or asked
         try:
-            found = Rebuilding(asked).do() if rebuild else asked.repair() if repair else asked.look()
+            if rebuild:
+                found = Rebuilding(asked).do() if shards is None else shards.rebuild()
+            else:
+                found = whole.repair() if repair else whole.look()
         finally:
             if kept is None:
-                asked.forget()
+                whole.forget()
         frame.answer(as_value(found), lines(found), as_json)
     if not found.is_equal and found.repaired_count is None:
         raise typer.Exit(DIFFERENT)
+
+
+def shard_places(checkpoint: str, layout: ShardLayout) -> list[Path]:
+    """Return the checkpoints of the shards of a pipeline, by their numbers."""
+    return [viewed_directory(shard_checkpoint(checkpoint, shard)) for shard in range(layout.shard_count)]
 
 
 def the_sink(pipeline: Graph, name: str | None) -> SinkNode:
@@ -136,7 +154,8 @@ def as_value(found: Reconciled) -> dict[str, Any]:
 
 def lines(found: Reconciled) -> Iterator[str]:
     """Say what was found, for people."""
-    yield f"{found.sink}  epoch {found.epoch}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
+    upto = f"epoch {found.epoch}" if found.shard_count == 1 else f"{found.shard_count} shards"
+    yield f"{found.sink}  {upto}: {found.actual_count:,} rows, {found.expected_count:,} are expected"
     yield f"expected from  {found.expected_from}"
     for column, what in found.left_out:
         yield f"column {column}: {what} there, and is taken for that on both sides"

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +18,10 @@ from holdfast.capabilities import offers
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
+from holdfast.cli.shards import ShardTarget, chosen_of, targets_of
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
+from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
@@ -30,6 +33,12 @@ from holdfast.starts.rewind_target import check_finished
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
+
+if TYPE_CHECKING:
+    from holdfast.controller.rewinding import ShardsRewinding
+
+SHARED = ("sqlite", "mysql", "postgres", "redis")
+"""Kinds of sinks whose shards write one target: its rows go at once."""
 
 
 def reset(
@@ -54,11 +63,13 @@ def reset(
         pipeline = load_target(target)
         nodes = _choose(pipeline, sink)
         directory = viewed_directory(checkpoint)
-        owner = _check(pipeline, directory, is_partial=sink is not None, force=force)
-        planned = {node.name: _reset(pipeline, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
+        # Those that were given up have ledgers, too; a sink that is to be filled again gets nothing from them.
+        targets = targets_of(pipeline, checkpoint, with_former=sink is None)
+        owners = [_check(each, is_partial=sink is not None, force=force) for each in targets]
+        planned = {node.name: _reset(targets, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
         place = None if sink is not None else _set_aside(directory)
         answer = as_value(pipeline, planned, directory, place, is_dry_run=dry_run)
-        said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owner)]
+        said = [*lines(pipeline, checkpoint, planned, place, is_partial=sink is not None), *_who(owners)]
         if dry_run:
             frame.answer(answer, said, as_json)
             return
@@ -66,16 +77,17 @@ def reset(
             _ask(said, as_json)
         # 1. that they have taken part, also where the checkpoint is lost, or a rewind has left one out: from here on a
         # start with it is refused.
-        for node in nodes:
+        stores = [open_store(str(viewed_directory(each.checkpoint))) for each in targets]
+        for store, node in product(stores, nodes):
             if offers(node.spec, ResettableSpec):
-                note_part(open_store(str(directory)), node.name)
+                note_part(store, node.name)
         # 2. each sink.  A crash leaves some: a start says that they hold nothing, and this is repeated.
         for node in nodes:
-            _reset(pipeline, node, rows=not keep_rows, is_dry_run=False)
+            _reset(targets, node, rows=not keep_rows, is_dry_run=False)
         if sink is not None:
-            for node in nodes:
+            for store, node in product(stores, nodes):
                 if not can_be_rebuilt(node, pipeline.name):
-                    forget_part(open_store(str(directory)), node.name)  # 3. else it is asked for what it held
+                    forget_part(store, node.name)  # 3. else it is asked for what it held
         elif place is not None:
             os.rename(directory, place)  # 3. last: until then a start with this checkpoint is refused
         frame.answer(answer, said if yes else ["done"], as_json)
@@ -93,7 +105,7 @@ def _choose(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
     return [node for node in pipeline.sinks if names is None or node.name in names]
 
 
-def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -> Owner:
+def _check(target: ShardTarget, *, is_partial: bool, force: bool) -> Owner:
     """Return who ran the pipeline last; refuse it while that one may be alive, or epochs are in doubt.
 
     Raises
@@ -101,6 +113,7 @@ def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -
     InvalidPipeline
         If so; or if the checkpoint is another pipeline's.
     """
+    pipeline, directory = target.graph, viewed_directory(target.checkpoint)
     if not frame.has_run(directory):
         owner = Owner()
     else:
@@ -131,11 +144,21 @@ def _check(pipeline: Graph, directory: Path, *, is_partial: bool, force: bool) -
     return owner
 
 
-def _reset(pipeline: Graph, node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
-    """Reset a sink; None where it keeps nothing of a pipeline."""
+def _reset(targets: Sequence[ShardTarget], node: SinkNode, *, rows: bool, is_dry_run: bool) -> Reset | None:
+    """Reset a sink, shard by shard; None where it keeps nothing of a pipeline.
+
+    Rows of a target that shards share go with the first, and are said once.
+    """
     if not offers(node.spec, ResettableSpec):
         return None
-    return node.spec.reset(node.name, pipeline.name, rows=rows, is_dry_run=is_dry_run)
+    removed, stays = list[str](), list[str]()
+    for target in targets:
+        goes_with_first = is_dry_run and bool(target.shard) and node.kind in SHARED
+        its_rows = rows and not goes_with_first
+        found = node.spec.reset(node.name, target.graph.name, rows=its_rows, is_dry_run=is_dry_run)
+        removed += [f"{target.prefix}{what}" for what in found.removed]
+        stays += [] if goes_with_first else [f"{target.prefix}{what}" for what in found.stays]
+    return Reset(tuple(removed), tuple(stays))
 
 
 def _set_aside(directory: Path) -> Path | None:
@@ -155,9 +178,11 @@ def _ask(said: Sequence[str], as_json: bool) -> None:
     raise InvalidPipeline("nothing was removed.", why="nobody said yes.", do="answer y, or add --yes.")
 
 
-def _who(owner: Owner) -> Iterator[str]:
-    if owner.generation and owner.is_alive is None:
-        yield f"the last run was process {owner.pid} on {owner.host}: see that it has ended"
+def _who(owners: Sequence[Owner]) -> Iterator[str]:
+    for pid, host in dict.fromkeys(
+        (each.pid, each.host) for each in owners if each.generation and each.is_alive is None
+    ):
+        yield f"the last run was process {pid} on {host}: see that it has ended"
 
 
 def lines(
@@ -219,6 +244,9 @@ def rewind_(
         list[str] | None,
         typer.Option("--except", metavar="SINK", help="Leave this sink as it is; may be repeated."),
     ] = None,
+    shard: Annotated[
+        int | None, typer.Option(metavar="K", help="Only this shard, of a pipeline that runs in some.", min=0)
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Take over even if a run seems to be alive.")] = False,
     as_json: AsJson = False,
@@ -227,7 +255,13 @@ def rewind_(
     with frame.settings(as_json) as settings:
         from holdfast.starts.rewind import Rewinding
 
-        pipeline = load_target(target)
+        targets = targets_of(load_target(target), checkpoint)
+        chosen = chosen_of(targets, shard)
+        if len(chosen) > 1:
+            said = f"rewind {target} --to {to}"
+            _rewind_all(chosen, settings, said, to, left_out or (), dry_run=dry_run, force=force, as_json=as_json)
+            return
+        pipeline, checkpoint = chosen[0].graph, chosen[0].checkpoint
         frame.check_has_run(checkpoint, pipeline.name)
         inspection = frame.inspected(checkpoint, None)
         frame.check_owner(inspection, pipeline)
@@ -243,6 +277,8 @@ def rewind_(
             frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"rewind {target} --to {to}")
+            if len(targets) > 1:  # one of all shards that was interrupted comes first
+                _rewinding(targets, settings, check_nobody_runs=not force).carry_through()
             before = rewinding.carry_through()
             done = rewinding.do(to, left_out or ())
         answer = {
@@ -251,3 +287,48 @@ def rewind_(
             **inspected_json(done),
         }
         frame.answer(answer, words.rewind_lines(pipeline.name, done), as_json)
+
+
+def _rewind_all(
+    targets: Sequence[ShardTarget],
+    settings: Settings,
+    said: str,
+    to: str,
+    left_out: Sequence[str],
+    *,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Rewind all shards that have run."""
+    rewinding = _rewinding(targets, settings, check_nobody_runs=not (force or dry_run))
+    if dry_run:
+        found = rewinding.plan(to, left_out)
+    else:
+        with frame.log_file(viewed_directory(targets[0].checkpoint), settings, as_json):
+            frame.note_start(said)
+            found = rewinding.do(to, left_out)
+    begun = [(each, found[each.shard]) for each in targets if each.shard is not None and each.shard in found]
+    lines = [f"{each.prefix}{line}" for each, of in begun for line in words.rewind_lines(each.graph.name, of)]
+    shards = {str(shard): inspected_json(of) for shard, of in found.items()}
+    frame.answer({"dry_run": dry_run, "shards": shards}, lines, as_json)
+
+
+def _rewinding(targets: Sequence[ShardTarget], settings: Settings, *, check_nobody_runs: bool) -> ShardsRewinding:
+    """Return what rewinds all shards that have run."""
+    from holdfast.controller.rewinding import ShardsRewinding
+    from holdfast.starts.rewind import Rewinding
+
+    rewindings = {}
+    for each in targets:
+        place = viewed_directory(each.checkpoint)
+        if not frame.has_run(place):
+            continue
+        inspection = frame.inspected(each.checkpoint, None)
+        frame.check_owner(inspection, each.graph)
+        frame.check_has_spark(place, "A rewind")
+        if check_nobody_runs:
+            frame.check_nobody_runs(inspection.owner, "rewinding takes the pipeline over, and would fence it.")
+        rewindings[each.shard or 0] = Rewinding(each.graph, open_store(str(place)), place, settings)
+    store = open_store(str(viewed_directory(targets[0].checkpoint)))
+    return ShardsRewinding(targets[0].graph.name, store, rewindings)

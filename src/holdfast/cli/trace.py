@@ -33,6 +33,7 @@ def trace_(
     """Say where a row of a sink came from: file and row, operators, epoch.  Asks the sinks; changes nothing."""
     with frame.settings(as_json):
         from holdfast.observe.trace import ids_where, lines, trace
+        from holdfast.observe.traced_runs import traced_shards
 
         if (row_id is None) == (where is None):
             raise typer.BadParameter("give --id or --where.")
@@ -40,7 +41,8 @@ def trace_(
         pipeline = load_target(target)
         directory = None if checkpoint is None else frame.existing_directory(checkpoint)
         ids = [row_id] if row_id is not None else ids_where(pipeline, where or "", sink, limit=limit)
-        found = [trace(pipeline, each, sink=sink, checkpoint=directory) for each in ids]
+        whole, shards = traced_shards(pipeline, directory)
+        found = [trace(whole, each, sink=sink, checkpoint=directory, shards=shards) for each in ids]
         values = [as_json_value(each) for each in found]
         said = [line for each in found for line in ("", f"id         {each.id}", *lines(each))][1 if ids else 0 :]
         frame.answer(values[0] if where is None else values, said if where is not None else lines(found[0]), as_json)

@@ -11,7 +11,7 @@ from holdfast.cli.changes import change_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
-from holdfast.display.lines import utc
+from holdfast.display.lines import busiest_of, limit_of, utc
 from holdfast.display.tables import rejects_text, state_text, wait_lines
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
@@ -20,7 +20,7 @@ from holdfast.observe.ledgers import lease_lines
 from holdfast.observe.reading import Configuration, source_lines
 from holdfast.observe.schemas import schema_lines
 from holdfast.observe.shards import shard_lines
-from holdfast.observe.trace import time_index_lines
+from holdfast.observe.time_indexes import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions
@@ -418,7 +418,10 @@ def _state(report: StateReport) -> Iterator[str]:
     if report.problem:
         yield f"state       {report.problem}"
         return
-    yield f"state       as of epoch {report.epoch} of generation {report.generation}, noted {utc(report.at_us)}"
+    what = "state" if report.operators or report.rejects else "time "
+    yield f"{what}       as of epoch {report.epoch} of generation {report.generation}, noted {utc(report.at_us)}"
+    if report.time is not None:
+        yield from (f"  {line}" for line in (busiest_of(report.time), limit_of(report.time)) if line)
     for source, reasons in report.rejects.items():
         yield f"  {source}  {rejects_text(reasons)}"
     for operator in report.operators:

@@ -16,6 +16,19 @@ from typing import Protocol
 
 from holdfast.errors import invariant
 
+
+class _Thread(threading.local):
+    is_lane = False
+
+
+_thread = _Thread()
+
+
+def is_commit_thread() -> bool:
+    """Return whether this is a commit thread."""
+    return _thread.is_lane
+
+
 Step = Callable[[], None]
 Job = Sequence[Step]
 
@@ -96,6 +109,7 @@ class ThreadLane:
             self._thread.join()
 
     def _run(self) -> None:
+        _thread.is_lane = True
         while (job := self._next()) is not None:
             try:
                 for step in job:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast import faults
+from holdfast.commit.busy import LEDGER, Busy
 from holdfast.commit.checks import check_commit, demand
 from holdfast.commit.claims import Claim, Claims
 from holdfast.commit.commit_thread import CommitThread, ThreadLane
@@ -352,7 +353,8 @@ class Coordinator:
                 # 1. decide.  A crash right after leaves the decision with every handle and every carried row: the next
                 #    run publishes from it, and Spark's replay finds every sink holding the epoch.  A crash before
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
-                key = self._ledger.decide(decided)
+                with self._delivery.busy.at(LEDGER):
+                    key = self._ledger.decide(decided)
                 self._publisher.expect(decided)
                 self._stories.take(record.epoch, Event.DECIDE)
                 faults.reach("after-decide", record.epoch, record.pipeline)
@@ -469,6 +471,11 @@ class Coordinator:
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)
+
+    @property
+    def busy(self) -> Busy:
+        """How long sinks and ledger have been busy."""
+        return self._delivery.busy.seconds()
 
     def statistics(self) -> Statistics:
         """Return the coordinator's figures at this moment.  May be called from any thread."""

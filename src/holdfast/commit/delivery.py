@@ -17,6 +17,7 @@ from functools import partial
 from itertools import pairwise
 
 from holdfast.capabilities import offers
+from holdfast.commit.busy import BusyTimes
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
@@ -114,6 +115,8 @@ class Delivery:
         self._is_grouped = is_grouped
         self._paced = frozenset(paced)
         self._generation = 0
+        self.busy = BusyTimes()
+        """How long each sink takes: asked for rows, sent them, or publishing."""
         self.held: dict[str, Held] = {}
         self.published: dict[str, Published] = dict.fromkeys(sinks, Published())
         self._telling = threading.Lock()
@@ -256,8 +259,9 @@ class Delivery:
                 # Without the lock: an epoch before may be with the commit thread, in the sink's publish.
                 return self._sinks[name].admit(publication, tuple(earlier))
 
-            if self._retrier.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
-                tried.add(name)
+            with self.busy.at(name):
+                if self._retrier.call(ask, f"try epoch {publication.record.epoch} in sink {name!r}"):
+                    tried.add(name)
             if name not in later:
                 earlier.append((self._sinks[name], publication))
         return frozenset(tried)
@@ -280,7 +284,8 @@ class Delivery:
                 with self._locks[name]:  # an epoch before may be with the commit thread
                     sink.send(publications[name])
 
-            self._retrier.call(send, f"send epoch {publications[name].record.epoch} to sink {name!r}")
+            with self.busy.at(name):
+                self._retrier.call(send, f"send epoch {publications[name].record.epoch} to sink {name!r}")
 
     def reject(self, name: str, publication: Publication) -> tuple[Publication, Sequence[Refused]]:
         """Return an epoch without the rows that a sink refuses, and the rows; none where it cannot say."""
@@ -322,7 +327,8 @@ class Delivery:
                     raise Unavailable(doubt.what, why=doubt.why, do=doubt.do) from doubt
 
         try:
-            self._retrier.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
+            with self.busy.at(name):
+                self._retrier.call(attempt, f"publish epoch {last.epoch} in sink {name!r}")
         except BadRow as refusal:
             if decision is Decision.LIVE:
                 raise

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from holdfast import faults
+from holdfast.commit.busy import LEDGER
 from holdfast.commit.commit_thread import CommitThread, Step
 from holdfast.commit.delivery import Delivery
 from holdfast.commit.group import CommitGroup, Underway
@@ -247,7 +248,7 @@ class Publisher:
         assert entry.key is not None
         decided = entry.decided
         left = {name: parts for name, parts in decided.parts.items() if self._delivery.remembers(name)}
-        with self._failures.noting(entry.record.epoch):
+        with self._failures.noting(entry.record.epoch), self._delivery.busy.at(LEDGER):
             self._ledger.amend(entry.key, replace(decided, parts=left))
 
     def _move_floor(self) -> None:
@@ -271,7 +272,8 @@ class Publisher:
             faults.reach("before-forget", record.epoch, record.pipeline)
             # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
             #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
-            self._ledger.forget(entry.key, done or entry.done)
+            with self._delivery.busy.at(LEDGER):
+                self._ledger.forget(entry.key, done or entry.done)
             with self._unpublished_lock:
                 self._unpublished.pop(record.epoch, None)
             self._stories.take(record.epoch, Event.FORGET)

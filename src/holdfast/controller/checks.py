@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
-from holdfast.graph.nodes import is_stateful
+from holdfast.plan.shard_key import check_declared
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
 from holdfast.shards.naming import SHARDS_MAX
 from holdfast.store.scratch import is_address
@@ -21,21 +21,10 @@ def shard_key_of(pipeline: Graph) -> str:
     Raises
     ------
     InvalidPipeline
-        If state is kept, and it is not said that rows of one key are in one segment.
+        If state is kept, or rows are replaced, and it is not said in which shard the rows of a key are.
     """
-    stateful = next((node for node in pipeline.nodes if is_stateful(node)), None)
-    if stateful is None:
-        return ""
-    if pipeline.shards == INDEPENDENT:
-        return INDEPENDENT
-    raise InvalidPipeline(
-        f"pipeline {pipeline.name!r} keeps state in {stateful.kind} {stateful.name!r}, and cannot run in shards so.",
-        why="rows of one key could be in segments of two shards, and each would have a part of its state.",
-        do='write hf.Pipeline(..., shards="independent") if each shard is to have a result of its own; or run it '
-        "without shards.",
-        pipeline=pipeline.name,
-        participant=stateful.name,
-    )
+    check_declared(pipeline, independent=pipeline.shards == INDEPENDENT)
+    return pipeline.shard_by or pipeline.shards or ""
 
 
 def check_options(asked: StartOptions) -> None:

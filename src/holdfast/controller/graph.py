@@ -22,7 +22,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, is_stateful
 from holdfast.operators.lookup.as_of import TABLE, AsOfLookup
 from holdfast.ports import SourceSpec
-from holdfast.positions import SegmentSet
+from holdfast.positions import GroupSet, SegmentSet
 from holdfast.shards.assignment import Assignment, assign
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
 from holdfast.shards.naming import shard_name
@@ -136,15 +136,25 @@ class ShardGraphs:
 
     def unit(self, layout: ShardLayout, source: str, segment: str) -> str:
         """Return the unit of a segment: with a shard key, segments of several sources with the same keys are one."""
-        spec = divisible(self.divisible_sources[source])
+        spec = divisible(self._whole(layout, source))
         assert spec is not None
-        is_grouped = layout.by not in ("", INDEPENDENT) and len(self.divisible_sources) > 1
-        return spec.group_of(segment) if is_grouped else f"{source}:{segment}"
+        return f"{source}:{segment}" if layout.by in ("", INDEPENDENT) else spec.group_of(segment)
 
     def of(self, layout: ShardLayout, shard: int) -> Graph:
         """Return the graph of a shard: its sources read the segments that the layout gives it."""
         specs = {node.name: self._part(layout, shard, node) for node in self.pipeline.sources}
         return self.pipeline.with_sources(shard_name(self.pipeline.name, shard), specs)
+
+    def in_parts(self, parts: Mapping[str, int]) -> Graph:
+        """Return the graph of the pipeline with a position for each segment of its sources.
+
+        Parameters
+        ----------
+        parts : mapping of str to int
+            As of :class:`~holdfast.shards.layout.ShardLayout`.
+        """
+        specs = {name: in_parts(spec, parts.get(name, 0)) for name, spec in self.divisible_sources.items()}
+        return self.pipeline.with_sources(self.pipeline.name, specs)
 
     def _part(self, layout: ShardLayout, shard: int, node: Node) -> SourceSpec:
         if node.name in self.divisible_sources:
@@ -154,10 +164,11 @@ class ShardGraphs:
     def segments_of(self, layout: ShardLayout, shard: int, source: str) -> SegmentSet:
         """Return the segments of a source that a shard reads."""
         wanted, prefix = layout.assignment.units_of(shard), f"{source}:"
-        if layout.by in ("", INDEPENDENT) or len(self.divisible_sources) == 1:
-            names = (unit.removeprefix(prefix) for unit in wanted.names if unit.startswith(prefix))
-        else:
-            names = (segment for segment, unit in self.units(layout, source).items() if unit in wanted.names)
+        if layout.by not in ("", INDEPENDENT):
+            spec = divisible(self._whole(layout, source))
+            assert spec is not None
+            return GroupSet(wanted.names, wanted.is_rest, spec.group_of)
+        names = (unit.removeprefix(prefix) for unit in wanted.names if unit.startswith(prefix))
         return SegmentSet(frozenset(names), is_rest=wanted.is_rest)
 
     def _whole(self, layout: ShardLayout, source: str) -> SourceSpec:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from holdfast.masking import masked
 from holdfast.status import STAGES, EpochStatus, SourceStatus, Status
+from holdfast.time_use import NodeTime, TimeUse
 
 
 def as_line(status: Status) -> str:
@@ -48,6 +49,8 @@ def as_line(status: Status) -> str:
         parts.append("sinks " + " ".join(f"{sink.name}@{sink.epoch}" for sink in status.sinks))
     if status.last_epoch is not None:
         parts.append(stages_of(status.last_epoch))
+    if status.time is not None and status.time.limited_by:
+        parts.append(limit_of(status.time))
     if status.queue:
         parts.append(f"{status.queue} waiting for the commit thread")
     if status.retries:
@@ -104,6 +107,34 @@ def stages_of(epoch: EpochStatus) -> str:
     names += [name for name in epoch.duration_ms if name not in STAGES]
     each = ", ".join(f"{name} {epoch.duration_ms[name]:.0f}" for name in names)
     return f"{epoch.total_ms:.0f} ms ({each})" if each else "0 ms"
+
+
+def limit_of(use: TimeUse) -> str:
+    """Return what limits a run, without secrets.
+
+    Examples
+    --------
+    >>> limit_of(TimeUse(limited_by="publish to hourly_table, 61 % of the epoch"))
+    'limited by: publish to hourly_table, 61 % of the epoch'
+    """
+    return f"limited by: {masked(use.limited_by)}"
+
+
+def busiest_of(use: TimeUse) -> str:
+    """Return the three busiest nodes, with their parts of an epoch; empty where none is known.
+
+    Examples
+    --------
+    >>> busiest_of(TimeUse(nodes=(NodeTime("sums", 84.0, share=0.2), NodeTime("hourly", 10.0, 240.0, share=0.614))))
+    'busiest: hourly 61 % (evaluate 10 ms, publish 240 ms), sums 20 % (evaluate 84 ms)'
+    """
+    busiest = ", ".join(f"{node.name} {100 * (node.share or 0):.0f} % ({_spent(node)})" for node in use.busiest())
+    return f"busiest: {busiest}" if busiest else ""
+
+
+def _spent(node: NodeTime) -> str:
+    times = {"evaluate": node.evaluate_ms or 0.0, "publish": node.publish_ms}
+    return ", ".join(f"{what} {ms:.0f} ms" for what, ms in times.items() if ms >= 0.5) or "under 1 ms"
 
 
 def rows_of(epoch: EpochStatus) -> str:

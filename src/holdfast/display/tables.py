@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from holdfast.display.lines import positions_text, rows_of, stages_of, utc
+from holdfast.display.lines import busiest_of, limit_of, positions_text, rows_of, stages_of, utc
 from holdfast.masking import masked
 from holdfast.status import FilterStatus, OperatorStatus, ShardStatus, SinkStatus, SourceStatus, Status, Wait
 
@@ -74,6 +74,8 @@ def footlines(status: Status) -> Iterator[tuple[str, str]]:
     """Yield what stands below the tables: (``dim``, ``yellow`` or ``red``, text without secrets)."""
     if status.last_epoch is not None:
         yield "dim", f"last epoch: {rows_of(status.last_epoch)}, {stages_of(status.last_epoch)}"
+    if status.time is not None:
+        yield from (("dim", line) for line in (busiest_of(status.time), limit_of(status.time)) if line)
     if status.waits_for:
         yield "yellow", f"tried again soon: {masked(status.waits_for)}"
     if status.error:

@@ -38,7 +38,8 @@ class Export:
     is_exact : bool
         Whether it was encoded anew.
     damage_count : int
-        Packets that could not be decoded; counted only where they are decoded.
+        Packets that are left out: those of a group behind a missing one and, with an exact cut, those that the decoder
+        refuses.
     """
 
     packet_count: int
@@ -100,7 +101,7 @@ def _copy(stream: VideoStream, path: str, container: Container, start: int | Non
         file.write(timed_packets(packets_before(stream.packets(start), AFTER_END if end is None else end)))
         if first is None:
             raise _nothing(stream, start, end)
-    return Export(file.packet_count, first, last, is_exact=False)
+    return Export(file.packet_count, first, last, is_exact=False, damage_count=stream.left_out_count)
 
 
 def _encode(stream: VideoStream, path: str, container: Container, start: int | None, end: int | None) -> Export:
@@ -116,10 +117,7 @@ def _encode(stream: VideoStream, path: str, container: Container, start: int | N
             at = frame.pts
             assert at is not None
             if first is None or out is None:
-                first = at
-                out = file.add_stream("libx264", rate=_RATE, options=dict(_QUALITY))
-                out.width, out.height, out.pix_fmt = frame.width, frame.height, frame.format.name
-                out.time_base = out.codec_context.time_base = Fraction(1, TICKS)
+                first, out = at, _video_out(file, frame)
             if (frame.width, frame.height) != (out.width, out.height):
                 frame = frame.reformat(width=out.width, height=out.height)
             check_gap(container, before, ticks_of(at - first), at)
@@ -131,7 +129,28 @@ def _encode(stream: VideoStream, path: str, container: Container, start: int | N
         if out is None or first is None:
             raise _nothing(stream, start, end)
         file.mux(out.encode(None))
-    return Export(count, first, last, is_exact=True, damage_count=pictures.damage_count)
+    damage_count = pictures.damage_count + stream.left_out_count
+    return Export(count, first, last, is_exact=True, damage_count=damage_count)
+
+
+def _video_out(file: av.container.OutputContainer, frame: av.VideoFrame) -> av.VideoStream:
+    """Add the stream of an exact export, with the layout of a picture, or the usual one."""
+    import av
+
+    out = file.add_stream("libx264", rate=_RATE, options=dict(_QUALITY))
+    layouts = [each.name for each in out.codec_context.codec.video_formats or ()]
+    out.width, out.height = frame.width, frame.height
+    out.pix_fmt = frame.format.name if frame.format.name in layouts else "yuv420p"
+    out.time_base = out.codec_context.time_base = Fraction(1, TICKS)
+    try:
+        out.codec_context.open()
+    except av.FFmpegError as error:
+        raise InvalidPipeline(
+            f"pictures of {frame.width} x {frame.height} {out.pix_fmt} cannot be encoded again.",
+            why=f"H.264 needs an even width and height ({error.strerror}).",
+            do="leave out --exact: packets are copied as they are, from the key frame before on.",
+        ) from error
+    return out
 
 
 def _nothing(stream: VideoStream, start: int | None, end: int | None) -> InvalidPipeline:

@@ -12,6 +12,7 @@ from holdfast.connectors.byte_stream.data_file import MessageChunk
 from holdfast.errors import InvalidPipeline
 from holdfast.store import durable
 from holdfast.video.containers import ContainerReader
+from holdfast.video.holes import WholeGroups
 from holdfast.video.packets import MAGIC, EncodedPacket
 from holdfast.video.timing import utc
 
@@ -48,6 +49,8 @@ class VideoStream:
         """Whether its messages are encoded packets; else they are parts of a container."""
         self.first = first.timestamps[0]
         """Time of its first message, nanoseconds of Unix time."""
+        self.left_out_count = 0
+        """Packets that :meth:`packets` has left out, because one is missing before them."""
 
     @property
     def last(self) -> int:
@@ -57,6 +60,9 @@ class VideoStream:
     def packets(self, at: int | None = None) -> Iterator[EncodedPacket]:
         """Yield packets from the last key packet on from which every picture at or after a time can be decoded.
 
+        What cannot be decoded is left out: pictures that are shown before the first one, and the rest of a group in
+        which a packet is missing.
+
         Parameters
         ----------
         at : int, optional
@@ -65,7 +71,17 @@ class VideoStream:
         view = self._view
         begin = view.files[0].first if at is None else view.access_point(at)
         chunks = view.read(begin, view.end)
-        yield from _from_key(_packets(chunks) if self.is_of_packets else _demuxed_packets(chunks))
+        yield from self._decodable(_packets(chunks) if self.is_of_packets else _demuxed_packets(chunks))
+
+    def _decodable(self, packets: Iterator[EncodedPacket]) -> Iterator[EncodedPacket]:
+        groups = WholeGroups()
+        first: int | None = None
+        for packet in packets:
+            if groups.take(packet):
+                first = packet.pts if first is None else first
+                yield packet
+            elif first is not None and packet.pts > first:
+                self.left_out_count += 1
 
 
 def _find(store: str, stream: str, branch: str | None) -> StreamView:
@@ -112,16 +128,6 @@ def _demuxed_packets(chunks: Iterator[MessageChunk]) -> Iterator[EncodedPacket]:
         # The first packet has the time of the first message; pictures that are shown before it may follow.
         with ContainerReader(cast("BinaryIO", parts), clock=lambda _: parts.first) as reader:
             yield from reader.packets()
-
-
-def _from_key(packets: Iterator[EncodedPacket]) -> Iterator[EncodedPacket]:
-    """Leave out what cannot be decoded: packets before the first key packet, and pictures that are shown before it."""
-    first: int | None = None
-    for packet in packets:
-        if first is None and packet.is_key:
-            first = packet.pts
-        if first is not None and packet.pts >= first:
-            yield packet
 
 
 class _Parts(io.RawIOBase):

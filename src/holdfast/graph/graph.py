@@ -39,6 +39,8 @@ class Graph:
         What is called at the beginning and the end of each run, and at checkpoints.  No part of the graph.
     commit_at : CommitAtPts, optional
         What limits a commit to rows before pts.
+    shard_by : str, optional
+        The column by which rows are held to their segments.  No part of the graph.
     shards : str, optional
         ``"independent"``: each shard gives a result of its own.  No part of the graph.
     """
@@ -50,6 +52,7 @@ class Graph:
     origin: Origin
     hooks: Hooks
     commit_at: CommitAtPts | None
+    shard_by: str | None = None
     shards: str | None = None
 
     def with_sinks(self, sinks: Sequence[SinkNode]) -> Graph:
@@ -60,7 +63,9 @@ class Graph:
         sinks : sequence of SinkNode
             Attached to streams of this graph.
         """
-        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at, self.shards)
+        return Graph(
+            self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at, self.shard_by, self.shards
+        )
 
     def with_sources(self, name: str, specs: Mapping[str, SourceSpec]) -> Graph:
         """Return this graph under another name, with other declarations of some sources.
@@ -78,7 +83,9 @@ class Graph:
             made[node] = replace(node, spec=spec, inputs=tuple(made[each] for each in node.inputs))
         sinks = tuple(replace(sink, stream=Stream(made[sink.inputs[0]])) for sink in self.sinks)
         building.adopt((*made.values(), *sinks))
-        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at, self.shards)
+        return Graph(
+            name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at, self.shard_by, self.shards
+        )
 
     @property
     def sources(self) -> tuple[Node, ...]:

@@ -11,6 +11,7 @@ from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.records import Done
 from holdfast.errors import Corrupt
 from holdfast.plan.audit import Book, balances_json
+from holdfast.plan.counts import Balance, added
 from holdfast.ports import Store
 from holdfast.status import STATE_REPORT_KEY
 
@@ -37,6 +38,11 @@ class SinkRows:
     dead: int = 0
     differs: tuple[int, ...] = ()
 
+    def plus(self, other: SinkRows) -> SinkRows:
+        """Return the rows of both, of epochs of which neither has one of the other's."""
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return SinkRows(*(one + another for one, another in pairs))
+
 
 @dataclass(frozen=True)
 class AuditReport:
@@ -48,10 +54,14 @@ class AuditReport:
         What the audit has counted.
     published : mapping of str to SinkRows
         Sink -> the ledger's word; without those whose epochs need no decision in the checkpoint.
+    shards : tuple of AuditReport
+        Those of all shards, by their numbers, whose sum it is.  Empty where the pipeline has none: epochs of shards are
+        each shard's own, so a sum has the totals alone.
     """
 
     book: Book
     published: Mapping[str, SinkRows] = field(default_factory=dict)
+    shards: tuple[AuditReport, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return it as ``--json`` shows it."""
@@ -64,6 +74,7 @@ class AuditReport:
             "epochs": [{"epoch": epoch, "rows": balances_json(of)} for epoch, of in book.epochs.items()],
             "problems": [{"epoch": epoch, **vars(of)} for epoch, of in book.problems],
             "published": {sink: {**vars(of), "differs": list(of.differs)} for sink, of in self.published.items()},
+            **({"shards": [each.to_json() for each in self.shards]} if self.shards else {}),
         }
 
 
@@ -88,6 +99,28 @@ def audit_report(store: Store) -> AuditReport:
     return AuditReport(book, _published(book, store))
 
 
+def summed_audit(reports: Sequence[AuditReport]) -> AuditReport:
+    """Return the report of all shards: what each has counted adds up.
+
+    Parameters
+    ----------
+    reports : sequence of AuditReport
+        By the numbers of the shards; of one alone, the report is its own.
+    """
+    if len(reports) == 1:
+        return reports[0]
+    totals, rows = dict[str, Balance](), dict[str, SinkRows]()
+    for each in reports:
+        totals = added(totals, each.book.totals)
+        for sink, of in each.published.items():
+            rows[sink] = rows.get(sink, SinkRows()).plus(of)
+    books = [each.book for each in reports]
+    first = min((book.first for book in books if book.last), default=0)
+    last = max(book.last for book in books)
+    missing, problems = sum(book.missing for book in books), tuple(of for book in books for of in book.problems)
+    return AuditReport(Book(first, last, missing, totals, {}, problems), rows, tuple(reports))
+
+
 def _published(book: Book, store: Store) -> dict[str, SinkRows]:
     found: dict[str, SinkRows] = {}
     for entry in survey(store):
@@ -98,11 +131,8 @@ def _published(book: Book, store: Store) -> dict[str, SinkRows]:
             if sink not in of:
                 continue
             staged, dead = of[sink].left, len((done.rejected or {}).get(sink, ()))
-            so_far = found.get(sink, SinkRows())
-            differs = so_far.differs if staged == rows + dead else (*so_far.differs, entry.key.epoch)
-            found[sink] = SinkRows(
-                so_far.epochs + 1, so_far.staged + staged, so_far.published + rows, so_far.dead + dead, differs
-            )
+            differs = () if staged == rows + dead else (entry.key.epoch,)
+            found[sink] = found.get(sink, SinkRows()).plus(SinkRows(1, staged, rows, dead, differs))
     return found
 
 
@@ -128,19 +158,37 @@ def audit_lines(report: AuditReport) -> Iterator[str]:
     odd = [name for name, of in book.totals.items() if not of.is_even]
     is_well = not book.problems and not odd and not any(of.differs for of in report.published.values())
     verdict = "all rows add up" if is_well else "rows do not add up"
-    yield f"audit       epoch {book.first} to {book.last}{gap}: {verdict}"
+    yield f"audit       {_which(report)}{gap}: {verdict}"
     yield from _table(balances_json(book.totals))
     for sink, of in report.published.items():
         dead = f", {of.dead:,} dead letters" if of.dead else ""
         whole = f"of {of.staged:,} staged in {of.epochs} epochs of the ledger"
         yield f"published   {sink}: {of.published:,} rows{dead}, {whole}"
-    for epoch, each in book.problems:
-        yield f"! epoch {epoch}, {each.operator}: {each.what}: {each.due:,} rows are due, there are {each.found:,}"
     for name in odd:
         yield f"! {name}: its rows of all epochs do not add up"
-    for sink, of in report.published.items():
-        for epoch in of.differs:
-            yield f"! epoch {epoch}, {sink}: what the ledger says is published is not what was staged"
+    for where, one in _each(report):
+        for epoch, each in one.book.problems:
+            rows = f"{each.due:,} rows are due, there are {each.found:,}"
+            yield f"! {where}epoch {epoch}, {each.operator}: {each.what}: {rows}"
+        for sink, of in one.published.items():
+            for epoch in of.differs:
+                yield f"! {where}epoch {epoch}, {sink}: what the ledger says is published is not what was staged"
+
+
+def _which(report: AuditReport) -> str:
+    """Return which epochs a report is of."""
+    if not report.shards:
+        return f"epoch {report.book.first} to {report.book.last}"
+    counted = [each.book.last - each.book.first + 1 - each.book.missing for each in report.shards if each.book.last]
+    return f"{sum(counted)} epochs of {len(counted)} shards"
+
+
+def _each(report: AuditReport) -> Iterator[tuple[str, AuditReport]]:
+    """Yield what problems are told of: each shard, or the pipeline."""
+    if not report.shards:
+        yield "", report
+    for shard, each in enumerate(report.shards):
+        yield f"shard {shard}, ", each
 
 
 def _table(rows: Mapping[str, Mapping[str, int]]) -> Iterator[str]:

@@ -22,11 +22,12 @@ from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.ledgers import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
 from holdfast.observe.shards import ShardReport
-from holdfast.observe.trace import TimeIndexReport, time_indexes
+from holdfast.observe.time_indexes import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 from holdfast.store import records
+from holdfast.time_use import TimeUse
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,8 @@ class StateReport:
         Why it cannot be read.
     rejects : mapping of str to mapping of str to int
         Source -> how many rows it rejected for which reason.
+    time : TimeUse, optional
+        Where the time of its last epochs went, and what limited it.
     """
 
     epoch: int = 0
@@ -111,6 +114,7 @@ class StateReport:
     operators: tuple[OperatorStatus, ...] = ()
     problem: str = ""
     rejects: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    time: TimeUse | None = None
 
 
 @dataclass(frozen=True)
@@ -317,7 +321,7 @@ class Inspection:
     spark: tuple[SparkHeads, ...]
     sinks: tuple[SinkReport, ...] = ()
     state: StateReport | None = None
-    """None where no operator keeps state, or nothing was reported yet."""
+    """None where nothing was reported yet."""
     supervisor: Mapping[str, Any] | None = None
     """What ``run --supervise`` noted at its last restart: ``pid``, ``restarts``, ``in_a_row``, ``why``, ``at_us``."""
     lease: LeaseReport | None = None
@@ -434,9 +438,11 @@ def _state(store: Store) -> StateReport | None:
         operators = tuple(records.read(OperatorStatus, one) for one in kept["operators"])
         of_sources = kept.get("rejects", {}).items()  # earlier versions kept none
         rejects = {str(source): {str(why): int(count) for why, count in of.items()} for source, of in of_sources}
-        if not operators and not rejects:
+        use = None if kept.get("time") is None else records.read(TimeUse, kept["time"])
+        if not operators and not rejects and use is None:
             return None  # it is the audit's alone
-        return StateReport(int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"]), operators, rejects=rejects)
+        when = int(kept["epoch"]), int(kept["generation"]), int(kept["at_us"])
+        return StateReport(*when, operators, rejects=rejects, time=use)
     except Corrupt as error:
         return StateReport(problem=error.what)
     except (KeyError, ValueError, TypeError, AttributeError) as error:  # for reading only: no reason to show nothing

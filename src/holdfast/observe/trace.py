@@ -3,8 +3,6 @@
 The id of a position is a permutation of the row's number at its place.  So the number that has the id is computed for
 each place that a source has read, and where there can be such a row, it is.  Which places there are, the ledgers of the
 sinks say: no checkpoint is needed.
-
-What the time index of files let nobody read, and what files still owe to a later run (design/0021).
 """
 
 from __future__ import annotations
@@ -18,19 +16,22 @@ import pyarrow as pa
 
 from holdfast.capabilities import offers
 from holdfast.checkpoint.explained import workspace
-from holdfast.connectors.files.source.log import FileLog
 from holdfast.connectors.reading.bounds import unmarked
 from holdfast.connectors.reading.identified import IdentifiedSpec, KnownPlace, TraceableSpec, position_key
 from holdfast.display.lines import utc
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.observe.ledgers import first_line, ledger_of
+from holdfast.observe.traced_runs import TracedRuns
 from holdfast.ports import ExplainedSpec, Guarantee, LineageSpec, PublishedEpoch, SinkLedger
 from holdfast.positions import Position, Positions, SourcePositions
 from holdfast.spark.launch import stop_directory
 from holdfast.starts.restore import all_steps
 from holdfast.types.row_ids import ReadId
+
+Ledgers = Mapping[str, SinkLedger]
+"""What a sink's ledgers say, by the names of runs."""
 
 COUNTED_MAX = 100
 """Rows with one id that are counted in a sink."""
@@ -54,6 +55,8 @@ class TracedSink:
         The epoch in which it published the row's position, where its ledger still has that.
     row_count : int, optional
         How many rows with the id it has now; None where it cannot be asked.
+    shard : int, optional
+        The shard that published it, or whose ledger says how far the sink is; None where there are none.
     """
 
     name: str
@@ -64,6 +67,7 @@ class TracedSink:
     problem: str = ""
     published: PublishedEpoch | None = None
     row_count: int | None = None
+    shard: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,14 @@ class Traced:
     planned_us: int | None = None
 
 
-def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: Path | None = None) -> Traced:
+def trace(
+    pipeline: Graph,
+    row_id: str,
+    *,
+    sink: str | None = None,
+    checkpoint: Path | None = None,
+    shards: TracedRuns | None = None,
+) -> Traced:
     """Find where a row came from.  Changes nothing, fences no run.
 
     Parameters
@@ -117,6 +128,8 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
         The sink; by default all.
     checkpoint : Path, optional
         The pipeline's own directory: without it, the ledgers of the sinks are asked.
+    shards : TracedRuns, optional
+        Those of its shards: then the sources have a position for each segment.
 
     Raises
     ------
@@ -132,7 +145,8 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
             do="write what stands in the column that hf.row_id made: 018cc251-f47b-7c14-8ea7-9285b7565008.",
         ) from error
     sinks = _choose(pipeline, sink)
-    ledgers, problems = _ask(sinks, pipeline.name)
+    runs = shards or TracedRuns((pipeline.name,), () if checkpoint is None else (checkpoint,))
+    ledgers, problems = _ask(sinks, runs.names)
     sources = [node for node in pipeline.sources if _spec(node) is not None and _between(pipeline, node, sinks)[1]]
     if not sources:
         raise InvalidPipeline(
@@ -141,13 +155,13 @@ def trace(pipeline: Graph, row_id: str, *, sink: str | None = None, checkpoint: 
             do="look for the values of those columns; or write hf.row_id() right behind the source.",
         )
     for node in sources:
-        found = _find(node, read, ledgers, checkpoint)
+        found = _find(node, read, [each for of in ledgers.values() for each in of.values()], checkpoint, runs)
         if found is not None:
             operators, reached = _between(pipeline, node, sinks)
             place, number, position = found
-            asked = _Asked(pipeline.name, row_id, node.name, place.segment, position, _id_column(node, pipeline))
+            asked = _Asked(runs, row_id, node.name, place.segment, position, _id_column(node, pipeline))
             told = tuple(asked.told(each, ledgers, problems) for each in reached)
-            epoch, planned_us = _epoch(checkpoint, node.name, place.segment, position)
+            epoch, planned_us = _epoch(runs, node.name, place.segment, position)
             return Traced(
                 row_id, read.ticks, node.name, node.kind, place.shown, number, place.segment, position,
                 tuple(each.name for each in operators), told, epoch, planned_us,
@@ -207,15 +221,16 @@ def lines(found: Traced) -> Iterator[str]:
     if found.epoch is not None and found.planned_us is not None:
         yield f"epoch      {found.epoch}, planned {utc(found.planned_us)}"
     for sink in found.sinks:
+        shard = "" if sink.shard is None else f" of shard {sink.shard}"
         if sink.is_published is None:
             said = sink.problem
         elif sink.published is not None:
             of = sink.published
-            said = f"published, in epoch {of.epoch} (generation {of.generation}), {utc(of.at_us, is_exact=True)}"
+            said = f"published, in epoch {of.epoch}{shard} (generation {of.generation}), {utc(of.at_us, is_exact=True)}"
         elif sink.is_published:
-            said = f"published, in epoch {sink.epoch} (generation {sink.generation}) or before"
+            said = f"published, in epoch {sink.epoch}{shard} (generation {sink.generation}) or before"
         else:
-            said = f"not published yet: it holds up to epoch {sink.epoch}"
+            said = f"not published yet: it holds up to epoch {sink.epoch}{shard}"
         has = {None: "", 0: "; it has no row with this id", 1: "; it has the row"}
         counted = has.get(sink.row_count, f"; it has {sink.row_count} rows with this id")
         yield f"sink       {sink.name} ({sink.kind}): {said}{counted}"
@@ -232,24 +247,23 @@ def _choose(pipeline: Graph, name: str | None) -> Sequence[SinkNode]:
     return found
 
 
-def _ask(sinks: Sequence[SinkNode], pipeline: str) -> tuple[dict[str, SinkLedger], dict[str, str]]:
-    """Return what ledgers say, and of the others why they say nothing."""
-    said: dict[str, SinkLedger] = {}
+def _ask(sinks: Sequence[SinkNode], names: Sequence[str]) -> tuple[dict[str, Ledgers], dict[str, str]]:
+    """Return what ledgers say, and of the sinks without one why they say nothing."""
+    said: dict[str, Ledgers] = {}
     problems: dict[str, str] = {}
     for node in sinks:
         if node.guarantee is Guarantee.AT_LEAST_ONCE:
             problems[node.name] = "keeps no ledger, so it cannot say what it holds"
             continue
         try:
-            found = ledger_of(node, pipeline)
+            asked = {name: ledger_of(node, name) for name in names}
         except Exception as error:  # whatever a driver raises: the other sinks are asked nevertheless
             problems[node.name] = first_line(error)
             continue
-        if found is None:
+        said[node.name] = {name: ledger for name, ledger in asked.items() if ledger is not None}
+        if not said[node.name]:
             problems[node.name] = "has no ledger of this pipeline"
-        else:
-            said[node.name] = found
-    return said, problems
+    return {name: of for name, of in said.items() if of}, problems
 
 
 def _spec(node: Node) -> IdentifiedSpec | None:
@@ -272,11 +286,11 @@ def _between(pipeline: Graph, source: Node, sinks: Sequence[SinkNode]) -> tuple[
 
 
 def _find(
-    node: Node, read: ReadId, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None
+    node: Node, read: ReadId, ledgers: Sequence[SinkLedger], checkpoint: Path | None, runs: TracedRuns
 ) -> tuple[KnownPlace, int, int] | None:
     spec = _spec(node)
     assert spec is not None
-    with _past(node, spec, ledgers, checkpoint) as (place_of_past, until):
+    with _past(node, spec, ledgers, checkpoint, runs) as (place_of_past, until):
         return read_at(spec, node.name, read, place_of_past, until)
 
 
@@ -314,16 +328,17 @@ def _is_read_at(place: KnownPlace, read: ReadId, spec: IdentifiedSpec) -> bool:
 
 @contextmanager
 def _past(
-    node: Node, spec: IdentifiedSpec, ledgers: Mapping[str, SinkLedger], checkpoint: Path | None
+    node: Node, spec: IdentifiedSpec, ledgers: Sequence[SinkLedger], checkpoint: Path | None, runs: TracedRuns
 ) -> Iterator[tuple[str, dict[str, Position]]]:
     """Give the workspace of a source, and the positions up to which something is known of it."""
     until: dict[str, Position] = {}
-    for ledger in ledgers.values():
+    for ledger in ledgers:
         for segment, position in ledger.held.positions.get(node.name, {}).items():
             until[segment] = max(int(position), int(until.get(segment, 0)))
     if checkpoint is not None:
         place = workspace(checkpoint, node.name)
-        planned = [step.ended.positions.get(node.name, {}) for step in all_steps(checkpoint)[-1:]]
+        steps = [step for each in runs.checkpoints for step in all_steps(each)[-1:]]
+        planned = [step.ended.positions.get(node.name, {}) for step in steps]
         for segment, position in (pair for each in (*planned, spec.reached(node.name, place)) for pair in each.items()):
             until[segment] = max(int(position), int(until.get(segment, 0)))
         yield place, until
@@ -331,7 +346,7 @@ def _past(
     with stop_directory.temporary() as directory:
         scratch = str(directory)
         told = [
-            [each for each in ledger.explanations if each.source == node.name] for ledger in ledgers.values()
+            [each for each in ledger.explanations if each.source == node.name] for ledger in ledgers
         ]  # each sink has a beginning of the same list
         longest = max(told, key=len, default=[])
         if longest and offers(spec.given, ExplainedSpec):
@@ -343,33 +358,50 @@ def _past(
 class _Asked:
     """What sinks are asked about a row."""
 
-    pipeline: str
+    runs: TracedRuns
     row_id: str
     source: str
     segment: str
     position: int
     id_column: str
 
-    def told(self, sink: SinkNode, ledgers: Mapping[str, SinkLedger], problems: Mapping[str, str]) -> TracedSink:
+    def told(self, sink: SinkNode, ledgers: Mapping[str, Ledgers], problems: Mapping[str, str]) -> TracedSink:
         """Return what a sink says."""
         count = self._count(sink)
         if sink.name not in ledgers:
             return TracedSink(sink.name, sink.kind, None, problem=problems.get(sink.name, ""), row_count=count)
-        held = ledgers[sink.name].held
-        is_published = self._is_before(held.positions)
-        found = self._published(sink) if is_published else None
-        return TracedSink(sink.name, sink.kind, is_published, held.epoch, held.generation, "", found, count)
+        name, ledger = max(ledgers[sink.name].items(), key=lambda each: self._end(each[1].held.positions))
+        held, is_published = ledger.held, self._is_before(ledger.held.positions)
+        published = self._published(sink) if is_published else None
+        if published is not None:
+            name = published[0]
+        found = None if published is None else published[1]
+        shard = self.runs.shard(name)
+        return TracedSink(sink.name, sink.kind, is_published, held.epoch, held.generation, "", found, count, shard)
 
-    def _published(self, sink: SinkNode) -> PublishedEpoch | None:
-        """Return the first epoch whose end is behind the position; None where that may be an earlier one."""
-        spec = sink.spec
-        known = spec.history(sink.name, self.pipeline) if offers(spec, LineageSpec) else ()
-        behind = [each for each in known if self._is_before(each.positions)]
-        is_first = bool(behind) and (behind[0] is not known[0] or known[0].epoch == 1)
-        return behind[0] if is_first else None
+    def _published(self, sink: SinkNode) -> tuple[str, PublishedEpoch] | None:
+        """Return the first epoch whose end is behind the position, and of which run; None where that may be another.
+
+        What is known may begin after it.  And where a segment was handed over, the epoch without rows that did so is
+        behind all that it had: an epoch is sure before which its run had the segment.
+        """
+        spec, found = sink.spec, list[tuple[str, PublishedEpoch, bool]]()
+        for name in self.runs.names:
+            known = spec.history(sink.name, name) if offers(spec, LineageSpec) else ()
+            at = next((at for at, each in enumerate(known) if self._is_before(each.positions)), None)
+            if at is None:
+                continue
+            had_segment = at > 0 and self.segment in known[at - 1].positions.get(self.source, {})
+            is_first = at > 0 or known[0].epoch == 1
+            found.append((name, known[at], had_segment if self.runs.is_moved else is_first))
+        name, published, is_sure = min(found, key=lambda each: each[1].at_us, default=("", None, False))
+        return (name, published) if is_sure and published is not None else None
 
     def _is_before(self, positions: Positions) -> bool:
-        return self.position < int(positions.get(self.source, {}).get(self.segment, 0))
+        return self.position < self._end(positions)
+
+    def _end(self, positions: Positions) -> int:
+        return int(positions.get(self.source, {}).get(self.segment, 0))
 
     def _count(self, sink: SinkNode) -> int | None:
         if not offers(sink.spec, LineageSpec):
@@ -386,9 +418,9 @@ def _id_column(source: Node, pipeline: Graph) -> str:
     return spec.column
 
 
-def _epoch(checkpoint: Path | None, source: str, segment: str, position: int) -> tuple[int | None, int | None]:
+def _epoch(runs: TracedRuns, source: str, segment: str, position: int) -> tuple[int | None, int | None]:
     """Return the epoch that read a position, and its batch time, where the logs of the engine still have it."""
-    for step in all_steps(checkpoint) if checkpoint is not None else ():
+    for step in (step for each in runs.checkpoints for step in all_steps(each)):
         begin = int(step.start.get(source, {}).get(segment, 0))
         if begin <= position < int(step.ended.positions.get(source, {}).get(segment, 0)):
             return step.ended.epoch, step.ended.batch_us
@@ -397,58 +429,3 @@ def _epoch(checkpoint: Path | None, source: str, segment: str, position: int) ->
 
 def _list(nodes: Sequence[Node]) -> str:
     return " or ".join(repr(node.name) for node in nodes)
-
-
-@dataclass(frozen=True)
-class TimeIndexReport:
-    """The files of one source, by their times.
-
-    Parameters
-    ----------
-    source : str
-        Its name.
-    files : int
-        Files that it knows.
-    passed_over : int
-        Files that are skipped: every row of them is before the time at which the pipeline began.
-    blocks_passed_over : int
-        Blocks that are skipped for the same reason, those of skipped files included.
-    owing : int
-        Files with rows at or above the time at which a run ended: a later run reads them.
-    """
-
-    source: str
-    files: int
-    passed_over: int = 0
-    blocks_passed_over: int = 0
-    owing: int = 0
-
-
-def time_indexes(checkpoint: Path) -> Iterator[TimeIndexReport]:
-    """Yield the sources of a checkpoint whose log says anything about times.  Changes nothing."""
-    for directory in sorted((checkpoint / "sources").glob("*/log")):
-        try:
-            log = FileLog(str(directory), is_read_only=True)
-        except HoldfastError:
-            continue  # for reading only; the next start says what is damaged
-        owing = len({name for name, _, _ in log.owed})
-        if log.passed_over.blocks or owing:
-            skips = log.passed_over
-            yield TimeIndexReport(directory.parent.name, len(log.names), skips.files, skips.blocks, owing)
-
-
-def time_index_lines(reports: tuple[TimeIndexReport, ...]) -> Iterator[str]:
-    """Say it to people.
-
-    Examples
-    --------
-    >>> list(time_index_lines((TimeIndexReport("trips", 40, 12, 15, 3),)))
-    ['time index  trips: 12 of 40 files passed over (blocks: 15); 3 have rows for a later run']
-    """
-    for each in reports:
-        parts = []
-        if each.blocks_passed_over:
-            parts.append(f"{each.passed_over} of {each.files} files passed over (blocks: {each.blocks_passed_over})")
-        if each.owing:
-            parts.append(f"{each.owing} have rows for a later run")
-        yield f"time index  {each.source}: {'; '.join(parts)}"

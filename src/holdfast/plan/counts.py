@@ -22,6 +22,8 @@ import pyarrow.compute as pc
 from holdfast.connectors.reading import row_batches
 from holdfast.errors import invariant
 from holdfast.operators.lowering import InArrow, lowering_of
+from holdfast.plan import laps
+from holdfast.plan.laps import Laps, Waves, side_by_side
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.mask import GivenRows
@@ -69,6 +71,8 @@ class EpochReport:
         In a trial: what the outputs of operators with state gave (:mod:`holdfast.quarantine.mask`).
     tally : mapping of str to mapping of str to int
         Operator -> its rows, for the audit.
+    waves : mapping of str to Spent
+        Where the time went.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
@@ -76,6 +80,7 @@ class EpochReport:
     state: tuple[BucketChange, ...] = ()
     outlets: Mapping[str, GivenRows] = field(default_factory=dict)
     tally: Tally = field(default_factory=dict)
+    waves: Waves = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as it travels."""
@@ -84,7 +89,7 @@ class EpochReport:
         state = [change_to_json(change) for change in self.state]
         outlets = {name: given.to_json() for name, given in self.outlets.items()}
         said = {"observed": observed, "buckets": buckets, "state": state, "outlets": outlets, "tally": self.tally}
-        return json.dumps(said)
+        return json.dumps({**said, "waves": laps.to_json(self.waves)})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
@@ -93,7 +98,8 @@ class EpochReport:
         observed = {name: Observed(*of) for name, of in body["observed"].items()}
         buckets = {name: BucketReport.from_json(of) for name, of in body["buckets"].items()}
         outlets = {name: GivenRows.from_json(given) for name, given in body["outlets"].items()}
-        return cls(observed, buckets, tuple(map(change_from_json, body["state"])), outlets, body["tally"])
+        state, waves = tuple(map(change_from_json, body["state"])), laps.from_json(body["waves"])
+        return cls(observed, buckets, state, outlets, body["tally"], waves)
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
@@ -113,6 +119,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     state: list[BucketChange] = []
     outlets: dict[str, GivenRows] = {}
     tally: dict[str, dict[str, int]] = {}
+    waves: list[Waves] = []
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
@@ -122,7 +129,8 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
         state += report.state
         outlets |= report.outlets
         add_tally(tally, report.tally)
-    return EpochReport(observed, buckets, tuple(state), outlets, tally)
+        waves.append(report.waves)
+    return EpochReport(observed, buckets, tuple(state), outlets, tally, side_by_side(waves))
 
 
 def add_tally(tally: dict[str, dict[str, int]], other: Tally) -> None:
@@ -142,10 +150,19 @@ def add_tally(tally: dict[str, dict[str, int]], other: Tally) -> None:
 
 
 class Counts:
-    """What is counted at sources and operators while batches pass."""
+    """What is counted at sources and operators while batches pass.
 
-    def __init__(self, timestamps: Mapping[str, str | None]) -> None:
+    Parameters
+    ----------
+    timestamps : mapping of str to str, optional
+        Source -> its timestamp column.
+    laps : Laps, optional
+        Of the thread in which they pass; one of its own where they are omitted.
+    """
+
+    def __init__(self, timestamps: Mapping[str, str | None], laps: Laps | None = None) -> None:
         self._timestamps = timestamps
+        self.laps = laps or Laps()
         self.found: dict[str, Observed] = {}
         self.tally: dict[str, dict[str, int]] = {}
 

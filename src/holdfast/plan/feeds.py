@@ -319,7 +319,7 @@ def _selected(feed: Feed, before: Node, node: Node, analysis: Analysis) -> Feed:
         return _analysed(feed, before, node, analysis)
     if node.shape.timestamp is None or before.shape.columns is None or items is None:
         return _end(feed, before, node, analysis)
-    chosen = _unchanged(items, before.shape.columns)
+    chosen = columns_passed(items, before.shape.columns)
     return replace(
         feed,
         columns=tuple((name, origin) for name, of in chosen if (origin := feed.column(of)) is not None),
@@ -355,7 +355,7 @@ def _times(feed: Feed, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...] | N
     return None if feed.times is None else tuple(name for name, of in chosen if of in feed.times)
 
 
-def _unchanged(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
+def columns_passed(items: Sequence[Item], columns: Sequence[str]) -> list[tuple[str, str]]:
     """Return the columns that select items pass on as they are: (new name, old name)."""
     by_name = {column.lower(): column for column in columns}
     found = []

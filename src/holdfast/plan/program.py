@@ -22,6 +22,7 @@ from holdfast.capabilities import offers
 from holdfast.expressions.logic import Columnar
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.counts import Counts
+from holdfast.plan.laps import OTHER, Laps
 from holdfast.plan.operation import Batches, Choosing, Made, Operation
 from holdfast.plan.routes import Routes
 from holdfast.ports import REJECT_COLUMN
@@ -108,8 +109,9 @@ class Program:
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (sink, rows) for one batch of a source; count how many rows reached and left each operator.
 
-        Arrow knows how many rows a batch has, so counting costs nothing.
+        Arrow knows how many rows a batch has, so counting costs nothing; each step is a lap.
         """
+        laps = Laps() if counts is None else counts.laps
         sources = list(self.schemas)
         done: list[Batches] = [
             [fitted(batch, self.schemas[source])] if name == source and batch.num_rows else [] for name in sources
@@ -122,10 +124,12 @@ class Program:
             if not any(inputs):
                 done.append([])
                 continue
+            laps.to(step.name)
             made = step.operation.apply(inputs)
             done.append(made.batches)
             if counts is not None and step.name:
                 counts.passed(step.name, _rows(*inputs), made.due, _rows(made.batches), drops=step.drops)
+        laps.to(OTHER)
         for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
             for rows in done[end]:
                 if rows.num_rows:
@@ -133,6 +137,7 @@ class Program:
 
     def counting(self, source: str, batch: pa.RecordBatch, counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (sink, rows) for the rows of one batch of a source, and count them."""
+        counts.laps.to(source)
         counts.add(source, batch)
         yield from self.run(source, batch, counts)
 

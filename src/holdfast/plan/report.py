@@ -20,7 +20,8 @@ from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.keyed import parted
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, as_json
+from holdfast.time_use import TimeUse
 
 if TYPE_CHECKING:
     from holdfast.plan.audit import Auditor
@@ -95,6 +96,8 @@ class OperatorReports:
         self._buckets: Mapping[str, BucketReport] = _kept_buckets(store, kinds) if kinds else {}
         self._counts: Mapping[str, Mapping[str, int]] = {}
         self._rejects: Mapping[str, Mapping[str, int]] = {}
+        self.time_use: Callable[[], TimeUse | None] = lambda: None
+        """Returns where the time goes, to be kept with the rest."""
 
     def note(
         self, epoch: int, reported: Mapping[str, BucketReport], rejects: Mapping[str, Mapping[str, int]] = NO_REJECTS
@@ -161,6 +164,7 @@ class OperatorReports:
                 "operators": [status.as_json() for status in self.statuses()],
                 "rejects": self._rejects,
                 "audit": self._book_json(),
+                "time": as_json(self.time_use()),
                 "buckets": {bucket: report.to_json() for bucket, report in self._buckets.items()},
             }
             self._store.put(STATE_REPORT_KEY, json.dumps(report).encode())

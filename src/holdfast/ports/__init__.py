@@ -32,6 +32,7 @@ from holdfast.ports.sinks import (
     ResettableSpec,
     Rewindable,
     RewindableSpec,
+    SharedTable,
     Sink,
     SinkSpec,
     Transactional,
@@ -78,7 +79,7 @@ __all__ = [
     "NarrowedSpec", "OpenTransaction", "Outcome", "OverlappingSpec", "Part", "PartitionedSpec", "PreparedSpec",
     "Publication",
     "PublishedEpoch", "RecordedStartSpec", "Refused", "Rejecting", "Repair", "Reset", "ResettableSpec", "Rewindable",
-    "RewindableSpec", "RunIdentity", "SeekableSpec", "SeenLease", "SegmentLag", "SideRows", "Sink", "SinkLedger",
-    "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task", "Transactional",
-    "Volatile", "WaitingReaders", "Withdrawal", "Writer", "WriterFactory",
+    "RewindableSpec", "RunIdentity", "SeekableSpec", "SeenLease", "SegmentLag", "SharedTable", "SideRows", "Sink",
+    "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store", "Task",
+    "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

@@ -327,6 +327,25 @@ class Comparable(Protocol):
         """
 
 
+@optional(Sink)
+class SharedTable(Protocol):
+    """What a sink may offer that is :class:`Comparable`, where shards write one table: a row does not say whose it is.
+
+    ``content`` refuses such a table, and ``repair`` leaves it alone.
+    """
+
+    def content_of_shards(self) -> AbstractContextManager[tuple[Content, Mapping[str, Held]]]:
+        """Open a view of the rows of all shards, as ``content`` does, with what the ledger of each says at the same
+        moment: by its name, of those that hold something, and of the own one where it is there.
+        """
+
+    def repair_of_shards(self, repair: Repair, held: Mapping[str, Held]) -> int | None:
+        """Remove and write rows in one transaction, under the locks that publishing takes in all shards.
+
+        None, with nothing changed, if one of the ledgers is no longer as the view had it.  Raises as ``publish``.
+        """
+
+
 class Content(Protocol):
     """The rows of a sink at one moment, and its ledger at the same moment."""
 

@@ -19,7 +19,6 @@ from functools import cached_property
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.capabilities import offers
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.expected import unpublished
 from holdfast.connectors.kit.files.staged import ArrowStaging, unchecked
@@ -31,7 +30,6 @@ from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import (
     NO_LOSSES,
     Carried,
-    Comparable,
     Guarantee,
     Held,
     Losses,
@@ -46,6 +44,7 @@ from holdfast.ports import (
 )
 from holdfast.reconcile import digests
 from holdfast.reconcile.digests import DigestContent, ReducingWriterFactory, Reduction, Wanted
+from holdfast.reconcile.united import view_of
 from holdfast.store import durable
 from holdfast.values import Loss, LossKind
 
@@ -211,8 +210,7 @@ class DigestSink:
             return NO_LOSSES
         sink = self._spec.of.connect(self.name, self._pipeline, self._schema)
         try:
-            assert offers(sink, Comparable)
-            with sink.content() as content:
+            with view_of(sink, self._pipeline) as (content, _):
                 return content.losses
         finally:
             sink.close()

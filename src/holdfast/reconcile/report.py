@@ -51,6 +51,8 @@ class Reconciled:
         Since the command began, including the time to compute what the sink should hold.
     repaired_count : int, optional
         Rows that were removed and written; None where nothing was to be repaired.
+    shard_count : int
+        Of how many shards it holds rows.  Of several ``epoch`` is the highest: each counts its own.
     """
 
     sink: str
@@ -68,6 +70,7 @@ class Reconciled:
     expected_from: str
     duration_s: float = 0.0
     repaired_count: int | None = None
+    shard_count: int = 1
 
     @property
     def is_equal(self) -> bool:

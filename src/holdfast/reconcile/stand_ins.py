@@ -77,6 +77,11 @@ def followed(pipeline: Graph) -> list[SinkNode]:
     return [node for node in exact if offers(node.spec, LedgerSpec)]
 
 
+def shares_table(node: SinkNode) -> bool:
+    """Return whether shards of a pipeline write one table, in which a row does not say whose it is."""
+    return isinstance(node.spec, PostgresSpec | SqlSpec)
+
+
 def _mode(node: SinkNode) -> TableMode:
     mode = node.spec.mode if isinstance(node.spec, PostgresSpec | SqlSpec) else APPEND
     return replace(mode, rewindable=False)

@@ -47,6 +47,11 @@ class ShardLayout:
         """How many shards there are."""
         return self.assignment.shard_count
 
+    @property
+    def highest_count(self) -> int:
+        """How many there were at most, as far as is recorded: those that were given up have left checkpoints, too."""
+        return max([self.shard_count, *self.assignment.former])
+
 
 def newest_layout(store: Store) -> ShardLayout | None:
     """Return the layout that counts; None where the pipeline has no shards.

@@ -27,6 +27,7 @@ from holdfast.connectors.reading import row_batches
 from holdfast.errors import HoldfastError, Unavailable, invariant
 from holdfast.plan.audit import Auditor
 from holdfast.plan.counts import EpochReport, Observed
+from holdfast.plan.epoch_times import EpochTimes
 from holdfast.plan.levels.parts import Dues
 from holdfast.plan.lookup_versions import LookupVersions
 from holdfast.plan.pressure import BackPressure, Ramp
@@ -164,6 +165,7 @@ class EpochLoop:
         """What the loop does with which epoch, in words; empty between epochs."""
         self._planned = spark_log.last_logged(spark_checkpoint, "offsets")
         """The last batch that an earlier run has planned: up to there epochs are replayed."""
+        self.times = EpochTimes()
         self.last_epoch: EpochStatus | None = None
         self.last_positions: spark_log.Offsets = spark_log.NOWHERE
         self.source_rows: dict[str, int] = {}
@@ -175,6 +177,7 @@ class EpochLoop:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
         epoch = self._header.base + batch_id
         try:
+            self.times.begin(batch_id, self._coordinator.busy)
             self._check_consecutive(batch_id, epoch)
             self._run(batch, batch_id, epoch)
         except HoldfastError as error:
@@ -185,6 +188,7 @@ class EpochLoop:
             raise self.failure from error
         finally:
             self.doing = ""
+            self.times.end()
 
     def _check_consecutive(self, batch_id: int, epoch: int) -> None:
         """Stop where Spark leaves a batch out, or gives one again without a restart of its query."""
@@ -197,6 +201,11 @@ class EpochLoop:
             epoch=epoch,
             generation=self._coordinator.generation,
         )
+
+    @property
+    def held_sources(self) -> frozenset[str]:
+        """The sources that back-pressure holds now."""
+        return frozenset() if self._pressure is None else self._pressure.held
 
     def begin_worker(self) -> None:
         """Begin the kept worker, if there is one, for the first epoch."""
@@ -236,6 +245,7 @@ class EpochLoop:
         spark_log.sync_offsets(self._spark_checkpoint, batch_id)
         faults.reach("before-stage", epoch, self._pipeline)
         planned = time.perf_counter()
+        self.times.mark()
         found = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, report = found.parts, found.report
         faults.reach("after-stage", epoch, self._pipeline)
@@ -243,6 +253,7 @@ class EpochLoop:
         if self._auditor is not None:
             self._auditor.look(epoch, report, rows)
         evaluated = time.perf_counter()
+        self.times.mark()
         ended = replace(ended, pts=self._pts_of(report))
         record = EpochRecord(
             pipeline=self._pipeline,
@@ -258,12 +269,14 @@ class EpochLoop:
         # NB retried here: a repetition of the epoch would have no parts any more.
         self._patiently(lambda: self._note_parts(parts, epoch), f"note the sinks of epoch {epoch}")
         committed = time.perf_counter()
+        self.times.mark()
         if self._ramp is not None and not is_replay:
             self._ramp.note(committed - started)
         self._note(end, report.observed)
         if self._auditor is not None:
             self._auditor.note(epoch, report, rows)
         self._has_ended(start, ended)
+        self.times.note(report.waves, self._coordinator.busy)
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self.last_epoch = EpochStatus(
             epoch=epoch,

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.capabilities import offers
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span
@@ -113,9 +114,12 @@ class PlanTask:
     routes: Routes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows of all batches; yield one batch of handles."""
+        """Stage the rows of all batches; yield one batch of handles, and the report."""
+        laps = Laps()
+        rows = (pair for batch in laps.during(None, batches) for pair in self.routes.split(batch))
         with crossing():
-            yield self.staging.stage(pair for batch in batches for pair in self.routes.split(batch))
+            yield self.staging.stage(rows, laps)
+        yield answer_of(EpochReport(waves={STAGING: laps.take()}))
 
 
 @dataclass(frozen=True)
@@ -193,12 +197,14 @@ class ProgramHere:
     ) -> tuple[Mapping[str, pa.Table], EpochReport]:
         """Return the rows of some sinks, and what was counted."""
         counts = Counts(self.timestamps)
+        counts.laps.to(OTHER)
         read = (
             (name, batch)
             for name, span in self.sources.spans(start, end, 1)
-            for batch in self.sources.source(name).read(span)
+            for batch in counts.laps.during(name, self.sources.source(name).read(span))
         )
-        return self.program.tables(read, sinks, counts), counts.report()
+        tables = self.program.tables(read, sinks, counts)
+        return tables, replace(counts.report(), waves={HERE: counts.laps.take()})
 
     def begin_worker(self) -> None:
         """Do nothing: it is this process."""
@@ -287,12 +293,14 @@ class SpanTask:
         """Read, compute and stage; yield the handles and the report."""
         counts = Counts(self.timestamps)
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
+        counts.laps.to(OTHER)
         with crossing():
-            yield self.staging.stage(self._rows(numbers, counts))
-        yield answer_of(counts.report())
+            yield self.staging.stage(self._rows(numbers, counts), counts.laps)
+        yield answer_of(replace(counts.report(), waves={HERE: counts.laps.take()}))
 
     def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         for number in numbers:
             name, span = self.spans[number]
-            for batch in readable(self.readers[name].open(), span).read(span):
+            counts.laps.to(name)
+            for batch in counts.laps.during(name, readable(self.readers[name].open(), span).read(span)):
                 yield from self.program.counting(name, batch, counts)

@@ -18,6 +18,9 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateUpgrade
 from holdfast.errors import present
 from holdfast.graph.graph import Graph
+from holdfast.graph.side_outputs import SideOutput
+from holdfast.operators.lowering import lowering_of
+from holdfast.operators.stateful.gate import Released
 from holdfast.plan.audit import Audit, audit_behind_spark, audit_of_program, audit_of_stages
 from holdfast.plan.counts import Observed
 from holdfast.plan.cutting import has_state
@@ -109,6 +112,18 @@ class PhysicalPlan:
         """The filters that count the rows they drop: those that Arrow evaluates."""
         stages = [] if self.stateful is None else [stage.program for stage in self.stateful.stages.stages]
         return frozenset().union(*(program.filters for program in (self.program, *stages) if program is not None))
+
+    @cached_property
+    def in_spark(self) -> frozenset[str]:
+        """The nodes that Spark's plan evaluates, sources whose rows it reads among them."""
+        stages = () if self.stateful is None else self.stateful.stages.stages
+        programs = [self.program, *(stage.program for stage in stages)]
+        in_arrow = frozenset[str]().union(*(program.counted for program in programs if program is not None))
+        return frozenset(
+            node.name
+            for node in self.pipeline.nodes
+            if not lowering_of(node).keeps_state and not isinstance(node.spec, SideOutput | Released)
+        ).difference(in_arrow)
 
     @property
     def audit(self) -> Audit:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,10 +20,12 @@ from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.from_time import from_time
+from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.until import passed_mark, up_to
 from holdfast.graph.nodes import Node
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, SourceSpec
+from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
 from holdfast.spark import apply
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
@@ -50,12 +52,15 @@ class SourceReader:
     notes_silence: bool = False
     has_paces: bool = False
     follows: bool = False
+    keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
         """Return the declaration by which a source is read: from the pipeline's start time to the end of this run, as
-        far as they are set.
+        far as they are set, with rows held to their segments.
         """
-        return from_time(up_to(cast("SourceSpec", node.spec), self.until), self.from_us)
+        return hold_to_key(
+            from_time(up_to(cast("SourceSpec", node.spec), self.until), self.from_us), self.keys.get(node.name)
+        )
 
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""

@@ -65,6 +65,7 @@ class Run:
         user_data: UserData | None = None,
         suspicion: Suspicion | None = None,
         counted_filters: Collection[str] = (),
+        in_spark: Collection[str] = (),
         requests: RequestReader | None = None,
         has_passed: Callable[[], bool] | None = None,
         sweep_interval_s: float,
@@ -96,6 +97,7 @@ class Run:
             time.time_ns() // 1000,
             checkpointer=checkpointer,
             compared=tuple(compared),
+            in_spark=in_spark,
         )
         self._state: State = "starting"
         self._error: HoldfastError | None = None
@@ -110,6 +112,7 @@ class Run:
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = self._sight.loop = loop
+        self._sight.interval_us = trigger.interval_us
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         loop.begin_worker()
         try:
@@ -117,6 +120,7 @@ class Run:
         except Exception as error:
             loop.end_worker()
             raise translate(error, self.pipeline.name, "the start") from error
+        self._reports.time_use = lambda: self._sight.time_use(self._query)
         self._state = "running"
         self._coordinator.follow(self._followers.tell)
         if self._checkpointer is not None:

@@ -28,11 +28,13 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.operators.lowering import lowering_of
+from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
 from holdfast.positions import SourcePositions, held_by_every, lag_between
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
+from holdfast.spark.spark_times import SparkTimes
 from holdfast.status import (
     ComparedSink,
     EpochStatus,
@@ -42,6 +44,7 @@ from holdfast.status import (
     State,
     Status,
 )
+from holdfast.time_use import TimeUse
 
 RATE_S = 10
 """Over how long the rate of rows is taken."""
@@ -69,6 +72,10 @@ class Sight:
         Makes snapshots of state, if any is kept.
     compared : tuple of ComparedSink
         What the start has compared.
+    in_spark : collection of str
+        The nodes that Spark's plan evaluates.
+    interval_us : int, optional
+        Of the trigger, microseconds; None: the run ends when it has everything.
     """
 
     pipeline: Graph
@@ -79,14 +86,18 @@ class Sight:
     started_at_us: int
     checkpointer: Checkpointer | None = None
     compared: tuple[ComparedSink, ...] = ()
+    in_spark: Collection[str] = ()
+    interval_us: int | None = 0
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
     _behind: dict[str, BehindSince] = field(default_factory=dict)
+    _spark: SparkTimes = field(default_factory=SparkTimes)
 
     def status(self, state: State, error: HoldfastError | None, query: StreamingQuery) -> Status:
         """Return the status of a run in a state, with the error that ended it."""
         counted = self.coordinator.statistics()
-        last = _with_spark_times(self.loop.last_epoch, _progress(query))
+        progress = _progress(query)
+        last = _with_spark_times(self.loop.last_epoch, progress)
         published = counted.published
         rows = sum(sink.row_count for sink in published.values())
         is_idle = state == "running" and private.waits_for_rows(query.status)
@@ -113,7 +124,27 @@ class Sight:
             waits_for=counted.waits_for,
             doing="" if state in ("stopped", "failed") else self._doing(state, is_idle=is_idle),
             compared=self.compared,
+            time=self._time_use(progress, waits_for=counted.waits_for, is_final=state in ("stopped", "failed")),
         )
+
+    def time_use(self, query: StreamingQuery) -> TimeUse | None:
+        """Return where the time of the last epochs went; None before there was one."""
+        try:
+            return self._time_use(_progress(query), waits_for="", is_final=True)
+        except Exception:  # the JVM may be gone: it is for people to read
+            log.debug("no times", exc_info=True)
+            return None
+
+    def _time_use(self, progress: Mapping[str, Any], *, waits_for: str, is_final: bool) -> TimeUse | None:
+        periods, idle_s, since_us = self.loop.times.recent()
+        self._spark.note(progress, periods)
+        roles: dict[str, Role] = {node.name: "source" if node.is_source else "operator" for node in self.pipeline.nodes}
+        roles |= {sink.name: "sink" for sink in self.pipeline.sinks}
+        of = Graphed(roles, self.in_spark, self.interval_us, self.loop.held_sources)
+        if (at_work := self.loop.times.at_work(self.coordinator.busy)) is not None:
+            periods = (*periods, at_work)
+        idle = (0.0, 0) if is_final else (idle_s, since_us)
+        return time_use(of, periods, idle, self._spark.seconds(), waits_for)
 
     def _doing(self, state: State, *, is_idle: bool) -> str:
         """Return what the run does now: its epoch, or what it waits for."""

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport, united
+from holdfast.plan.laps import OTHER, Laps
 from holdfast.ports import Part, Staged, Task, Writer, WriterFactory
 
 ANSWERS = StructType(
@@ -57,13 +58,15 @@ class TaskStaging:
     epoch: int
     writers: Mapping[str, WriterFactory]
 
-    def stage(self, rows: Iterator[tuple[str, pa.RecordBatch]]) -> pa.RecordBatch:
+    def stage(self, rows: Iterator[tuple[str, pa.RecordBatch]], laps: Laps) -> pa.RecordBatch:
         """Write all rows of this task, stage them, and return the handles as one batch.
 
         Parameters
         ----------
         rows : iterator of (str, pa.RecordBatch)
             Sink and rows; rows for a sink that holds the epoch already are left out.
+        laps : Laps
+            Of this task: what writers do with rows is a lap of their sink.
         """
         context = TaskContext.get()
         assert context is not None
@@ -73,10 +76,16 @@ class TaskStaging:
             for sink, batch in rows:
                 if sink not in self.writers:
                     continue
+                laps.to(sink)
                 if sink not in opened:
                     opened[sink] = self.writers[sink](task)
                 opened[sink].write(batch)
-            staged = [(sink, writer.stage()) for sink, writer in opened.items()]
+                laps.to(OTHER)
+            staged = []
+            for sink, writer in opened.items():
+                laps.to(sink)
+                staged.append((sink, writer.stage()))
+            laps.to(OTHER)
         except BaseException:
             for writer in opened.values():
                 writer.abort()

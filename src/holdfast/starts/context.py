@@ -27,6 +27,7 @@ from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program, has_user_code
+from holdfast.plan.shard_key import begin_keys
 from holdfast.ports import Store
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
@@ -280,6 +281,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
+        keys=begin_keys(pipeline, context.directory),
     )
     if asked.is_stateful:
         way = "in stages, with state between them"

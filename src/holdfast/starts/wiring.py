@@ -237,6 +237,7 @@ class Wiring:
             restore_logs=self.own.context.restore_logs,
             user_data=user_data,
             counted_filters=self.own.physical.counted_filters,
+            in_spark=self.own.physical.in_spark,
             suspicion=suspicion if self.own.asked.isolates else None,
             requests=RequestReader(context.store, paced) if paced else None,
             has_passed=self._has_passed if self.own.asked.until is not None else None,

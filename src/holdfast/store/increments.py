@@ -5,7 +5,8 @@ Numbers begin at 1 and are dense.  Each payload is an object (:mod:`holdfast.sto
 ``000000000001-000000000100.json``, a hundred of those into a larger one: reading everything takes a few hundred
 objects at most.  A merged object is made of immutable ones, so every process makes the same.
 
-What such a sequence says, sinks know too (design/0018): of a checkpoint in an object store it is in the scratch alone.
+What a source's log says, sinks know too (design/0018): of a checkpoint in an object store it is in the scratch alone.
+Of any other sequence each object is in the store, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 
 from holdfast.errors import Corrupt
-from holdfast.store import durable, sealed
+from holdfast.store import durable, scratch, sealed
 
 MERGED_AT_A_TIME = 100
 _NAME = re.compile(r"(\d{12})(?:-(\d{12}))?\.json")
@@ -36,10 +37,15 @@ class Increments:
         It is only read, while a writer may be alive: nothing is created or cleaned up.
     read_up_to : int
         Where :meth:`read_on` begins: behind this number.
+    is_told : bool
+        Whether sinks know it too: then files are enough.
     """
 
-    def __init__(self, directory: str, what: str, *, is_read_only: bool = False, read_up_to: int = 0) -> None:
+    def __init__(
+        self, directory: str, what: str, *, is_read_only: bool = False, read_up_to: int = 0, is_told: bool = True
+    ) -> None:
         self.directory = directory
+        self._is_told = is_told
         self.next = read_up_to + 1
         """Number of the next payload, as far as this process has read."""
         self._what = what
@@ -72,7 +78,7 @@ class Increments:
         Durable when it returns True.  After False there is something to read on.
         """
         number = self.next
-        if not sealed.put_if_absent(self._path(number, number), payload, is_told=True):
+        if not sealed.put_if_absent(self._path(number, number), payload, is_told=self._is_told):
             return False
         if any(first <= number <= last and first != last for first, last in _stored(self.directory)):
             # Either we were so far behind that the number had been merged away, and our object does not count;
@@ -96,7 +102,7 @@ class Increments:
             merged = b"\n".join(payload for payload in payloads if payload is not None)
             first, last = group[0][0], group[-1][1]
             # 1. the merged object; a crash here leaves both, and readers take the larger one
-            sealed.put_if_absent(self._path(first, last), merged, is_told=True)
+            sealed.put_if_absent(self._path(first, last), merged, is_told=self._is_told)
             stored = [one for one in stored if one not in group] + [(first, last)]
         # 2. what is covered; a crash here leaves some, to be removed next time
         for one in _covered(stored + _stored(self.directory)):
@@ -121,8 +127,13 @@ class Increments:
                     self._loose += 1
 
     def _remove(self, first: int, last: int) -> None:
-        with durable.explained(f"removing {self._path(first, last)}"), suppress(FileNotFoundError):
-            os.unlink(self._path(first, last))
+        path = self._path(first, last)
+        kept = None if self._is_told else scratch.object_of(path)
+        if kept is not None:
+            store, key = kept
+            store.delete(key)
+        with durable.explained(f"removing {path}"), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def _path(self, first: int, last: int) -> str:
         return _path(self.directory, first, last)

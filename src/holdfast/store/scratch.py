@@ -43,8 +43,13 @@ SCHEMES = ("s3", "gs", "az")
 """Kinds of addresses of object stores."""
 _LOGS = "sources/"
 """Of what sources keep, sinks know the logs (design/0018): those are in the scratch alone."""
-_COPIED = ("held/", "named/floor.json", "snapshots/floor.json", "targets", "lookups/", "sources/", "poison/")
+_COPIED = (
+    *("held/", "named/floor.json", "snapshots/floor.json", "targets", "lookups/", "sources/", "poison/"),
+    "shards/keys/",
+)
 """Objects of which the scratch has copies: processes of Spark read them by path."""
+_BY_PATH = (_LOGS, "shards/keys/")
+"""What such processes write by path, too."""
 
 
 def scratch_of(address: str, base: str | None = None) -> Path:
@@ -95,13 +100,13 @@ def view_of_elsewhere(address: str) -> Path:
 
 
 def object_of(path: str) -> tuple[Store, str] | None:
-    """Return the store and the key of what a source keeps under a path; None where that is in no scratch."""
+    """Return the store and the key of what is kept under a path by who reads; None where that is in no scratch."""
     directory, name = os.path.split(path)
     scratch = _scratch_above(directory)
     if scratch is None:
         return None
     key, address = f"{os.path.relpath(directory, scratch)}/{name}", address_in(scratch)
-    if address is None or not key.startswith(_LOGS):
+    if address is None or not key.startswith(_BY_PATH):
         return None  # of a trial, or of a shadow that is computed beside
     return objects_of(address), key
 

@@ -98,7 +98,30 @@ def ids_of_columns(key: Key, columns: Sequence[pa.Array], times: pa.Array | None
     InvalidPipeline
         If a column is of a type that has no canonical value.
     """
-    count = len(columns[0])
+    return _in_parts(len(columns[0]), times, _lanes_of(key, columns))
+
+
+def lanes_of_columns(key: Key, columns: Sequence[pa.Array]) -> Lanes:
+    """Return the hashes that :func:`ids_of_columns` makes ids of, whole: 128 bits of each row.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a column is of a type that has no canonical value.
+
+    Examples
+    --------
+    >>> wide, narrow = (lanes_of_columns(key_of("k"), [pa.array([7, None], kind)]) for kind in (pa.int64(), pa.int8()))
+    >>> (np.array(wide) == np.array(narrow)).all()
+    np.True_
+    """
+    count, lanes = len(columns[0]), _lanes_of(key, columns)
+    parts = [lanes(start, min(count, start + _ROWS_AT_ONCE)) for start in range(0, max(1, count), _ROWS_AT_ONCE)]
+    first, second = (np.concatenate([part[lane] for part in parts]) for lane in (0, 1))
+    return first, second
+
+
+def _lanes_of(key: Key, columns: Sequence[pa.Array]) -> Callable[[int, int], Lanes]:
     kinds = [_kind(f"column {number + 1}", column.type) for number, column in enumerate(columns)]
     plain = [_plain(column, kind) for column, kind in zip(columns, kinds, strict=True)]
 
@@ -108,7 +131,7 @@ def ids_of_columns(key: Key, columns: Sequence[pa.Array], times: pa.Array | None
             _take(a, b, column.slice(start, end - start), kind)
         return a, b
 
-    return _in_parts(count, times, lanes)
+    return lanes
 
 
 @dataclass(frozen=True)

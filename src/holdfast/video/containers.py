@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _TS_PACKETS = (188, 192, 204)
 """Bytes of a packet of MPEG-TS, in its variants: a file of a whole number of none of them is cut off."""
 
+_DOUBTFUL = 3
+"""So many packets, from one on that FFmpeg marks as damaged, may follow the loss: its parser marks it too early."""
+
 
 class ContainerReader:
     """The packets of the video stream of a file, a device or a URL; whatever FFmpeg reads.
@@ -100,6 +103,8 @@ class ContainerReader:
         self.packet_count = 0
         self.other_count = 0
         """Packets of other streams than the video."""
+        self.loss_count = 0
+        """Packets that may lack the one before, as the counters of MPEG-TS say."""
         self._runs: RunsOfTimes | None = None
 
     def __enter__(self) -> ContainerReader:
@@ -144,11 +149,14 @@ class ContainerReader:
         parameters = KeyParameters(self._stream)
         is_cut_off = self._is_cut_off()
         held: av.Packet[av.stream.Stream] | None = None
+        doubtful = 0
         for packet in self._video_packets():
             if self._runs is None and not self._begin(packet):
                 continue
             if packet.is_corrupt and self._is_file and self.format != "mpegts":
                 raise self._ends_early()
+            doubtful = _DOUBTFUL if packet.is_corrupt else doubtful - 1
+            self.loss_count += doubtful > 0
             if not is_cut_off:
                 yield self._packet(packet, parameters)
                 continue

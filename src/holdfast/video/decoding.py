@@ -20,7 +20,8 @@ from holdfast.flow.contract import Calculator, Contract
 from holdfast.types.units import time_us
 from holdfast.video.frames import VideoFrame
 from holdfast.video.groups import Damaged, GroupDecoder
-from holdfast.video.packets import EncodedPacket, UnreadablePacket
+from holdfast.video.holes import hole_before
+from holdfast.video.packets import EncodedPacket, GroupPlace, UnreadablePacket
 from holdfast.video.payloads import message_of, packet_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ LEADING_MAX = 32
 """Packets among which the leading ones of a group are: twice of what H.264 and H.265 can reorder."""
 
 _NO_GROUP = "no key packet came before it"
-_FOLLOWS = "it follows a damaged packet of its group"
+_FOLLOWS = "it follows a damaged or missing packet of its group"
 _NO_FRAME = "the decoder gives no frame for it"
 _LEADING = "it refers to the group before its key packet, which cannot be decoded"
 _LATE = "its time is not above that of a frame before it"
@@ -117,6 +118,9 @@ class DecodeVideo(Calculator):
         self._kept: list[EncodedPacket] = []
         """The packets that it would be given first: from the key packet on."""
 
+        self._place: GroupPlace | None = None
+        """That of the next packet, if none is missing; None: it is not known."""
+
         self._since = 0
         """Packets since the key packet, and that one."""
 
@@ -143,7 +147,8 @@ class DecodeVideo(Calculator):
         except UnreadablePacket as error:
             frames = self._unreadable(t, str(error), payload, is_key, rejects)
         else:
-            frames = self._begin(packet, rejects) if is_key else self._go_on(packet, rejects)
+            hole, self._place = hole_before(packet, self._place), packet.next_place
+            frames = self._begin(packet, hole, rejects) if is_key else self._next(packet, hole, rejects)
         self._send(context, frames, rejects, t)
         if self.options.start is not None:
             promise(context, "frame", self.options.start)
@@ -171,14 +176,14 @@ class DecodeVideo(Calculator):
                 continue
             context.emit("frame", frame, at=frame.pts)
             bound = frame.pts + 1
-        if rejects.count:
+        if rejects.reasons:
             context.emit("rejects", rejects.row(), at=t)
 
     # --- a group ----------------------------------------------------------------------------------
 
-    def _begin(self, packet: EncodedPacket, rejects: _Rejects) -> list[VideoFrame]:
+    def _begin(self, packet: EncodedPacket, hole: str, rejects: _Rejects) -> list[VideoFrame]:
         """Begin a group at its key packet."""
-        frames = self._end_before(rejects)
+        frames = self._break_off(packet.pts, hole, b"", rejects, 0) if hole else self._end_before(rejects)
         self._before, self._kept = self._group, []
         self._key, self._group, self._why, self._since = packet, None, _FOLLOWS, 0
         try:
@@ -188,6 +193,12 @@ class DecodeVideo(Calculator):
             return frames + self._end_before(rejects)
         self._group = group
         return frames + self._go_on(packet, rejects)
+
+    def _next(self, packet: EncodedPacket, hole: str, rejects: _Rejects) -> list[VideoFrame]:
+        """Decode the next packet of a group, unless one is missing before it."""
+        if hole and (self._group is not None or self._before is not None):
+            return self._break_off(packet.pts, hole, packet.data, rejects)
+        return self._go_on(packet, rejects)
 
     def _go_on(self, packet: EncodedPacket, rejects: _Rejects) -> list[VideoFrame]:
         """Decode the next packet of a group."""
@@ -253,11 +264,14 @@ class DecodeVideo(Calculator):
     def _unreadable(self, t: int, reason: str, payload: object, is_key: bool, rejects: _Rejects) -> list[VideoFrame]:
         """Reject what is no packet: of a group it is one that is missing."""
         data = payload.get("data") if isinstance(payload, dict) else None
-        rejects.add(t, reason, data if isinstance(data, bytes) else b"")
-        frames = self._end_before(rejects) + self._end_group(rejects)
         self._why = _FOLLOWS if is_key or self._key is not None else _NO_GROUP
-        self._key = None if is_key else self._key
-        return frames
+        self._key, self._place = None if is_key else self._key, None
+        return self._break_off(t, reason, data if isinstance(data, bytes) else b"", rejects)
+
+    def _break_off(self, pts: int, reason: str, data: bytes, rejects: _Rejects, count: int = 1) -> list[VideoFrame]:
+        """End all groups at a packet that cannot be decoded, or before one that is missing."""
+        rejects.add(pts, reason, data, count)
+        return self._end_before(rejects) + self._end_group(rejects)
 
 
 def _is_behind(packet: EncodedPacket, key: EncodedPacket) -> bool:

@@ -19,7 +19,7 @@ from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.types.units import duration_us
 from holdfast.video.frames import NANO, VideoFrame
 from holdfast.video.library import extra
-from holdfast.video.packets import CodecParameters, EncodedPacket
+from holdfast.video.packets import CodecParameters, EncodedPacket, GroupPlace
 from holdfast.video.payloads import payload_of
 
 if TYPE_CHECKING:
@@ -158,6 +158,8 @@ class EncodeVideo(Calculator):
     def __init__(self, options: EncodeOptions) -> None:
         super().__init__(options)
         self._group: GroupEncoder | None = None
+        self._place: GroupPlace | None = None
+        """That of the next packet; None: nothing was encoded yet, in this epoch."""
 
     def process(self, context: Context) -> None:
         """Encode a frame."""
@@ -167,11 +169,13 @@ class EncodeVideo(Calculator):
         group = self._group
         if group is None or frame.pts >= group.begins + self.options.gop or form_of(frame) != group.form:
             self._group = group = GroupEncoder(self.options, frame)
-        context.emit("packet", payload_of(group.encode(frame)))
+        packet = group.encode(frame).with_place(self._place)
+        self._place = packet.next_place
+        context.emit("packet", payload_of(packet))
 
     def save(self) -> Saved:
         """End the group: nothing goes on into the next epoch."""
-        self._group = None
+        self._group, self._place = None, None
         return {}
 
 

@@ -15,6 +15,7 @@ from holdfast.flow.calculators.packets import promise
 from holdfast.flow.contract import Calculator, Contract, Saved
 from holdfast.video.bitstream import UnitForm, form_and_sets, with_start_codes
 from holdfast.video.fragments import NotMuxed, fragment, packets_in
+from holdfast.video.holes import WholeGroups
 from holdfast.video.packets import EncodedPacket, UnreadablePacket, message_times
 from holdfast.video.payloads import Message, message_of, packet_of, payload_of
 from holdfast.video.transport import STREAM_TYPES, TransportWriter
@@ -43,7 +44,7 @@ class ContainerOptions:
 class MuxTransport(Calculator):
     """Puts packets into MPEG-TS: a message for each; see :func:`mux`.
 
-    Its state are the continuity counters, and how the open group has its units.
+    Its state are the continuity counters, how the open group has its units, and whether it is whole.
     """
 
     contract = Contract(inputs="packet", outputs={"message": dict}, timestamp_offset=0)
@@ -52,28 +53,31 @@ class MuxTransport(Calculator):
         super().__init__(options)
         self._writer = TransportWriter({})
         self._form: UnitForm | None = None
+        self._groups = WholeGroups()
 
     def process(self, context: Context) -> None:
         """Send a packet."""
         packet = packet_of(context["packet"])
+        if not self._groups.take(packet):
+            return
         sets, tables = b"", b""
         if packet.is_key:
             self._form, sets = _form_of(packet)
             tables = self._writer.tables(self._form.codec)
-        if self._form is None:
-            return  # a reader could not begin with it
+        assert self._form is not None
         data = tables + self._writer.packet(with_start_codes(packet.data, self._form, sets), packet)
         context.emit("message", Message(is_key=packet.is_key, data=data))
 
     def save(self) -> Saved:
-        """Return the counters, and the form."""
+        """Return them."""
         form = None if self._form is None else [self._form.codec, self._form.length_size]
-        return {"counters": dict(self._writer.counters), "form": form}
+        return {"counters": dict(self._writer.counters), "form": form, "groups": self._groups.save()}
 
     def restore(self, saved: Saved) -> None:
         """Take them."""
         self._writer = TransportWriter(saved["counters"])
         self._form = None if saved["form"] is None else UnitForm(*saved["form"])
+        self._groups = WholeGroups(saved["groups"])
 
 
 def _form_of(packet: EncodedPacket) -> tuple[UnitForm, bytes]:
@@ -90,7 +94,7 @@ def _form_of(packet: EncodedPacket) -> tuple[UnitForm, bytes]:
 class MuxFragments(Calculator):
     """Puts groups of pictures into fragments of MP4, a message for each; see :func:`mux`.
 
-    Its state are the packets of the open group, and the number of its fragment.
+    Its state are the packets of the open group, the number of its fragment, and whether it is whole.
     """
 
     contract = Contract(inputs="packet", outputs={"message": dict})
@@ -100,14 +104,16 @@ class MuxFragments(Calculator):
         self._open: list[bytes] = []
         self._begin = 0
         self._number = 1
+        self._groups = WholeGroups()
 
     def process(self, context: Context) -> None:
         """Keep a packet; at a key packet send the group before."""
         packet = packet_of(context["packet"])
+        can_decode = self._groups.take(packet)
         if packet.is_key:
             self._send(context, packet.decoding_time)
             self._open, self._begin = [packet.to_bytes()], context.timestamp
-        elif self._open:
+        elif can_decode:
             self._open.append(packet.to_bytes())
         promise(context, "message", self._begin if self._open else context.timestamp + 1)
 
@@ -133,11 +139,13 @@ class MuxFragments(Calculator):
 
     def save(self) -> Saved:
         """Return the open group."""
-        return {"open": list(self._open), "begin": self._begin, "number": self._number}
+        groups = self._groups.save()
+        return {"open": list(self._open), "begin": self._begin, "number": self._number, "groups": groups}
 
     def restore(self, saved: Saved) -> None:
         """Take it."""
         self._open, self._begin, self._number = saved["open"], saved["begin"], saved["number"]
+        self._groups = WholeGroups(saved["groups"])
 
 
 class DemuxVideo(Calculator):
@@ -212,8 +220,8 @@ def mux(container: str = "mpegts", *, name: str | None = None) -> NodeSpec:
     """Return a node that puts packets into a container: ``packets | hf.video.mux()``.
 
     Its input is ``packet``, its output ``message``: a mapping of ``is_key`` and ``data``, bytes of the container.  The
-    messages of a stream, one after the other from a key message on, are a file.  Packets before the first key packet
-    are left out.
+    messages of a stream, one after the other from a key message on, are a file.  Packets that cannot be decoded are
+    left out: those before the first key packet, and those of a group behind a missing one.
 
     Parameters
     ----------

@@ -9,14 +9,18 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 MAGIC = b"HFVP"
 VERSION = 1
 _HEAD = struct.Struct("<4sBBHqqqII")
 """Magic, version, flags, two bytes of zero, pts, dts, duration, bytes of the parameters, bytes of the extradata."""
 
-_IS_KEY = 1
+_PLACE = struct.Struct("<qI")
+"""Behind the head, where a flag says so: pts of the key packet before, and the number behind it."""
+
+_IS_KEY, _HAS_PLACE = 1, 2
 NO_DTS = -(2**63)
 """What stands for a decoding time that is not known."""
 
@@ -48,6 +52,21 @@ class CodecParameters:
     extradata: bytes = b""
 
 
+class GroupPlace(NamedTuple):
+    """Where a packet stands: by it a reader sees that the one before is missing.
+
+    Parameters
+    ----------
+    key_pts : int
+        pts of the last key packet before it, nanoseconds of Unix time.
+    number : int
+        How many packets behind that one it is, from 1.
+    """
+
+    key_pts: int
+    number: int
+
+
 @dataclass(frozen=True)
 class EncodedPacket:
     """A packet of an encoded video stream.
@@ -67,6 +86,9 @@ class EncodedPacket:
         pictures) cannot be decoded then.
     parameters : CodecParameters, optional
         Of a key packet.
+    place : GroupPlace, optional
+        Which packet it is after the last key packet before it, in the order of decoding; None: that is not known, and
+        nobody checks it.  A key packet has one too, and so says how many packets the group before it had.
     """
 
     data: bytes
@@ -75,6 +97,18 @@ class EncodedPacket:
     duration: int = 0
     is_key: bool = False
     parameters: CodecParameters | None = None
+    place: GroupPlace | None = None
+
+    @property
+    def next_place(self) -> GroupPlace | None:
+        """Place of the packet that follows it; None where its own is not known."""
+        if self.is_key:
+            return GroupPlace(self.pts, 1)
+        return None if self.place is None else GroupPlace(self.place.key_pts, self.place.number + 1)
+
+    def with_place(self, place: GroupPlace | None) -> EncodedPacket:
+        """Return it with a place, or itself where it has one, or none is known."""
+        return self if self.place is not None or place is None else replace(self, place=place)
 
     @property
     def decoding_time(self) -> int:
@@ -89,10 +123,11 @@ class EncodedPacket:
             extradata = fields.pop("extradata")
             described = json.dumps(fields, separators=(",", ":")).encode()
         dts = NO_DTS if self.dts is None else self.dts
-        flags = _IS_KEY if self.is_key else 0
+        flags = (_IS_KEY if self.is_key else 0) | (0 if self.place is None else _HAS_PLACE)
+        place = b"" if self.place is None else _PLACE.pack(*self.place)
         sizes = (len(described), len(extradata))
         head = _HEAD.pack(MAGIC, VERSION, flags, 0, self.pts, dts, self.duration, *sizes)
-        return b"".join((head, described, extradata, self.data))
+        return b"".join((head, place, described, extradata, self.data))
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> EncodedPacket:
@@ -108,12 +143,14 @@ class EncodedPacket:
         _, version, flags, _, pts, dts, duration, described, extra = _HEAD.unpack_from(payload)
         if version != VERSION:
             raise UnreadablePacket(f"an encoded packet of version {version}; this Holdfast reads version {VERSION}")
-        start, end = _HEAD.size + described, _HEAD.size + described + extra
+        begin = _HEAD.size + (_PLACE.size if flags & _HAS_PLACE else 0)
+        start, end = begin + described, begin + described + extra
         if end > len(payload):
             raise UnreadablePacket(f"an encoded packet that ends early: {len(payload)} bytes, of at least {end}")
-        parameters = _parameters(payload[_HEAD.size : start], payload[start:end]) if described else None
+        parameters = _parameters(payload[begin:start], payload[start:end]) if described else None
+        place = GroupPlace(*_PLACE.unpack_from(payload, _HEAD.size)) if flags & _HAS_PLACE else None
         is_key = bool(flags & _IS_KEY)
-        return cls(payload[end:], pts, None if dts == NO_DTS else dts, duration, is_key, parameters)
+        return cls(payload[end:], pts, None if dts == NO_DTS else dts, duration, is_key, parameters, place)
 
 
 def _parameters(described: bytes, extradata: bytes) -> CodecParameters:
@@ -125,6 +162,8 @@ def _parameters(described: bytes, extradata: bytes) -> CodecParameters:
 
 def message_times(packets: Iterable[EncodedPacket], after: int | None = None) -> Iterator[tuple[int, EncodedPacket]]:
     """Give packets, in the order of decoding, the times by which a stream of them is ordered and searched.
+
+    They get their places, too, where they have none and the key packet is known.
 
     The time is the highest pts so far, and one more than the last time where that is not higher.  So times ascend, in
     the order in which a decoder needs the packets; a key packet has its own pts; and a search for the last key packet
@@ -143,7 +182,9 @@ def message_times(packets: Iterable[EncodedPacket], after: int | None = None) ->
     int, EncodedPacket
         Nanoseconds of Unix time, and the packet.
     """
-    last = after
+    last, place = after, None
     for packet in packets:
         last = packet.pts if last is None or packet.pts > last else last + 1
+        packet = packet.with_place(place)
+        place = packet.next_place
         yield last, packet

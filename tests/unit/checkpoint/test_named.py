@@ -285,6 +285,18 @@ def test_who_looks_for_a_checkpoint_changes_nothing_where_it_looks(store: LocalS
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_which_segment_has_which_key_goes_along(store: LocalStore, tmp_path: Path) -> None:
+    """Design/0048, section 7: whoever goes on from it has the same verdicts; a layout is the pipeline's own."""
+    store.put("shards/keys/000000000001.json", b"keys")
+    store.put("shards/keys/aside/x", b"half")
+    store.put("shards/layout/00000001.json", b"layout")
+    portable.export(store, "start", tmp_path / "out")
+    other = LocalStore(str(tmp_path / "other"))
+    portable.import_from(other, tmp_path / "out", None)
+    for found in (portable.kept(store, "start"), portable.find(other, "start")):
+        assert dict(found.workspaces()) == {"sources/given/log/1": b"one", "shards/keys/000000000001.json": b"keys"}
+
+
 def test_an_export_wants_a_directory_of_its_own(store: LocalStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidPipeline, match="is not empty"):
         portable.export(store, "start", tmp_path)

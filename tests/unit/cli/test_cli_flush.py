@@ -16,6 +16,8 @@ from holdfast.cli.app import app
 from holdfast.commit.paced import RequestReader
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.shards.assignment import Assignment, assign
+from holdfast.shards.layout import ShardLayout, record_layout
 from holdfast.store.paths import open_store
 
 SCRIPT = """
@@ -62,6 +64,31 @@ def test_what_cannot_be_flushed_is_an_error_that_says_what_can(arguments: tuple[
     answer = holdfast("flush", "flow.py", *arguments)
     assert answer.exit_code == 2
     assert "days" in answer.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_every_shard_is_asked(tmp_path: Path, has_checkpoint: bool) -> None:
+    flow = (tmp_path / "flow.py").read_text().replace('table="trips"', 'table="trips", commit_every="1 h"')
+    (tmp_path / "flow.py").write_text(flow)
+    schema = pa.schema([("city", pa.string()), ("km", pa.int64())])
+    spec = SegmentsSinkSpec(os.fspath(tmp_path / "out"), partition_by=("city",), seal=())
+    sinks = [spec.connected("days", name, schema, is_tended=False) for name in ("trips", "trips-1")]
+    for sink, name in zip(sinks, ("trips", "trips-1"), strict=True):
+        sink.open(RunIdentity(name, 1))
+        rows = pa.table({"city": ["Rome"], "km": [1]}, schema=schema)
+        sink.publish([Publication(EpochRecord(name, 1, 1, {}), (Carried(rows),))], Held())
+    store = open_store(os.fspath(tmp_path / "ckpt"))
+    store.prepare()
+    assert record_layout(store, ShardLayout(assign(Assignment(2), "ab"))) is not None
+    options = ("--checkpoint", "ckpt") if has_checkpoint else ("days",)
+    answer = json.loads(holdfast("flush", "flow.py", *options, "--json").stdout)
+    assert answer == {"flushed": ["days", "trips"] if has_checkpoint else ["days"]}
+    assert [sink.sealing.tend() for sink in sinks] == [1, 1]
+    for place in ("ckpt", "ckpt/shards/1") if has_checkpoint else ():
+        assert RequestReader(open_store(os.fspath(tmp_path / place)), ["trips"]).pending().sinks == {"trips"}
+    for sink in sinks:
+        sink.close()
 
 
 @pytest.mark.slow

@@ -30,10 +30,14 @@ from holdfast.cli.reject_rows import Rejected, keeping, rejected_lines
 from holdfast.cli.target import load_target
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
+from holdfast.controller.graph import ShardGraphs
 from holdfast.errors import BadRow, HoldfastError
+from holdfast.graph.graph import Graph
 from holdfast.ports import Carried, EpochRecord, Refused
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
 from holdfast.quarantine.mask import Address, one_row
+from holdfast.shards.layout import newest_layout, record_layout
+from holdfast.shards.naming import shard_checkpoint
 from holdfast.starts.in_doubt import open_decisions
 from holdfast.store.paths import open_store
 from holdfast.testing.store import SimulatedStore
@@ -77,10 +81,16 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_epochs(name, last_epoch, *, crash_at=None, pts=None):
+def run_epochs(name, last_epoch, *, crash_at=None, pts=None, shard=None):
     """Do what the engine does, without an engine: epochs 1 to ``last_epoch``, dying at a point of the last one."""
-    pipeline = load_target(f"flows.py:{name}")
-    store = open_store("ckpt")
+    pipeline: Graph = load_target(f"flows.py:{name}")
+    checkpoint, segment = "ckpt", "log"
+    if shard is not None:
+        graphs = ShardGraphs(pipeline, Path("ckpt"))
+        layout = newest_layout(open_store("ckpt")) or record_layout(open_store("ckpt"), graphs.first(3, ""))
+        assert layout is not None
+        pipeline, checkpoint, segment = graphs.of(layout, shard), shard_checkpoint("ckpt", shard), f"{shard}/60"
+    store = open_store(checkpoint)
     sinks = [node.spec.connect(node.name, pipeline.name, SCHEMA) for node in pipeline.sinks]
     coordinator = Coordinator(
         pipeline=pipeline.name, store=store, sinks=sinks, clock=SystemClock(), commit_thread=False
@@ -88,17 +98,18 @@ def run_epochs(name, last_epoch, *, crash_at=None, pts=None):
     resumption = coordinator.open()
     for sink in sinks:
         note_schema(store, sink.name, SCHEMA)
-    spark = Path("ckpt/spark/1")
+    spark = Path(checkpoint, "spark/1")
     for directory in ("offsets", "commits"):
         (spark / directory).mkdir(parents=True, exist_ok=True)
     store.put("spark/1/origin.json", DirectoryHeader(1).to_json())
     try:
         for epoch in range(resumption.last_epoch + 1, last_epoch + 1):
-            (spark / "offsets" / str(epoch - 1)).write_text(offset_entry(epoch))
+            (spark / "offsets" / str(epoch - 1)).write_text(offset_entry(epoch, segment))
             if crash_at and epoch == last_epoch:
                 faults.install(_dying_at(crash_at))
-            record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {"log": epoch}}, pts)
-            rows = pa.table({"x": [epoch * 10, epoch * 10 + 1]}, SCHEMA)
+            record = EpochRecord(pipeline.name, epoch, coordinator.generation, {"rides": {segment: epoch}}, pts)
+            first = 1000 * (shard or 0) + epoch * 10
+            rows = pa.table({"x": [first, first + 1]}, SCHEMA)
             claim = coordinator.missing(epoch)
             coordinator.commit(claim, record, {sink: (Carried(rows),) for sink in claim.sinks})
             (spark / "commits" / str(epoch - 1)).write_text("v1\n")
@@ -107,11 +118,11 @@ def run_epochs(name, last_epoch, *, crash_at=None, pts=None):
     finally:
         faults.install(None)
         coordinator.close()
-        pretend_the_driver_is_gone()
+        pretend_the_driver_is_gone(checkpoint)
 
 
-def offset_entry(position):
-    offset = json.dumps({"positions": {"log": position}, "size_bytes": 0, "row_count": 0})
+def offset_entry(position, segment="log"):
+    offset = json.dumps({"positions": {segment: position}, "size_bytes": 0, "row_count": 0})
     return f'v2\n{{"batchTimestampMs": 0}}\nrides:{offset}\n'
 
 
@@ -123,14 +134,40 @@ def _dying_at(wanted):
     return hook
 
 
-def pretend_the_driver_is_gone():
+def pretend_the_driver_is_gone(checkpoint="ckpt"):
     """Take over in the name of a process that does not exist: it was this one, which goes on living."""
-    for path in Path("ckpt/generations").iterdir():
+    for path in Path(checkpoint, "generations").iterdir():
         path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
 
 
 def holdfast(*arguments):
     return CliRunner().invoke(app, [*arguments])
+
+
+def test_what_is_in_doubt_in_shards_is_resolved_in_each_and_those_that_have_not_begun_are_passed_over():
+    run_epochs("tables", 2, crash_at="after-publish", shard=0)
+    run_epochs("tables", 3, crash_at="after-decide", shard=1)
+    assert rows_in("two.db") == [10, 11, 20, 21, 1010, 1011, 1020, 1021]
+    assert rows_in("three.db") == [10, 11, 1010, 1011, 1020, 1021]
+    resolve = ("resolve", "flows.py:tables", "--checkpoint", "ckpt")
+    unclear = holdfast(*resolve, "--epoch", "2")
+    assert unclear.exit_code == 2
+    assert "--shard K" in unclear.output
+    assert "its shards are 0, 1, 2" in holdfast(*resolve, "--shard", "7").output
+    planned = json.loads(holdfast(*resolve, "--dry-run", "--json").stdout)
+    assert [of["decisions"][-1]["standing"] for of in planned["shards"].values()] == ["open", "open"]
+    alone = holdfast(*resolve, "--shard", "0")
+    assert alone.exit_code == 0, alone.output
+    assert "shard 0  epoch 2, table_three: " in alone.stdout
+    assert rows_in("three.db") == [10, 11, 20, 21, 1010, 1011, 1020, 1021]
+    pretend_the_driver_is_gone()
+    both = holdfast(*resolve)
+    assert both.exit_code == 0, both.output
+    assert "shard 0  no epoch was in doubt." in both.stdout
+    assert "shard 1  tables-1 is resolved, as generation 2. " in both.stdout
+    for database in ("two.db", "three.db"):
+        assert rows_in(database) == [10, 11, 20, 21, 1010, 1011, 1020, 1021, 1030, 1031]
+    assert not Path("ckpt/shards/2").exists()
 
 
 def rows_in(database):

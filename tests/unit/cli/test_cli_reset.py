@@ -24,6 +24,8 @@ from holdfast.connectors.files.sink.spec import FilesSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import Diverged
 from holdfast.ports import Carried, EpochRecord, Held, Publication, Reset, RunIdentity
+from holdfast.shards.assignment import Assignment, assign, regroup
+from holdfast.shards.layout import ShardLayout, record_layout
 from holdfast.store.paths import open_store
 
 SCRIPT = """
@@ -102,6 +104,70 @@ def test_after_a_yes_everything_is_gone_and_the_checkpoint_is_set_aside():
     code, said, _ = asked("--yes")
     assert code == 0
     assert "sink table  nothing is there" in said
+
+
+@pytest.fixture
+def sharded():
+    """Two shards, and one that was given up; each has published a row of its own."""
+    script = Path("flows.py").read_text().replace("hf.read.rows([], ", 'hf.read.files("in", ')
+    Path("flows.py").write_text(script)
+    store = open_store("ckpt")
+    assert record_layout(store, ShardLayout(regroup(assign(Assignment(3), "abc"), 2))) is not None
+    for name, place in (("trips-1", "ckpt/shards/1"), ("trips-2", "ckpt/shards/2")):
+        for node in load_target("flows.py:pipeline").sinks:
+            if node.name != "shown":
+                sink = node.spec.connect(node.name, name, ROWS.schema)
+                held = sink.open(RunIdentity(name, 3))
+                record = EpochRecord(name, 1, 3, {"rides": {"a": 2}})
+                sink.publish([Publication(record, (Carried(ROWS.slice(1)),))], held)
+                sink.close()
+        Path(place).mkdir(parents=True)
+        Path(place, "identity.json").write_text(json.dumps({"pipeline": name}))
+        open_store(place).put("generations/000000000003.json", dead_process())
+
+
+def held_by_shards():
+    sinks = [node for node in load_target("flows.py:pipeline").sinks if node.name != "shown"]
+    specs: list[tuple[str, Any]] = [(node.name, node.spec) for node in sinks]
+    return [(name, of) for name, spec in specs for of in ("trips", "trips-1", "trips-2") if spec.ledger(name, of)]
+
+
+@pytest.mark.usefixtures("sharded")
+def test_of_shards_all_goes_and_what_they_share_is_said_once():
+    assert (rows_of_table(), len(files()), len(held_by_shards())) == (4, 3, 6)
+    code, said, _ = asked("--dry-run")
+    assert code == 0
+    assert said.count("all 4 rows of trips in") == 1
+    for shard in range(3):
+        assert f"sink table  shard {shard}  1 row of holdfast_ledger in " in said
+        assert f"sink files  shard {shard}  1 file in " in said
+    assert (rows_of_table(), len(files()), len(held_by_shards())) == (4, 3, 6)
+    assert asked("--yes")[0] == 0
+    assert (rows_of_table(), files(), held_by_shards()) == (0, [], [])
+    assert Path("ckpt.before-reset-1/shards/1/identity.json").exists()
+    assert not Path("ckpt").exists()
+
+
+@pytest.mark.usefixtures("sharded")
+def test_of_shards_of_which_one_runs_nothing_goes():
+    open_store("ckpt/shards/1").put("generations/000000000004.json", this_process(0))
+    code, _, error = asked("--yes")
+    assert code == 2
+    assert f"process {os.getpid()} on this host is alive" in error
+    assert (rows_of_table(), len(files()), len(held_by_shards())) == (4, 3, 6)
+
+
+@pytest.mark.usefixtures("sharded")
+def test_of_one_sink_of_shards_the_other_keeps_all_and_it_is_filled_again():
+    for place in ("ckpt", "ckpt/shards/1"):
+        open_store(place).put("sinks/table.json", b"{}")
+    code, said, _ = asked("--sink", "table", "--yes")
+    assert code == 0
+    assert "--sink table --rebuild" in said
+    assert (rows_of_table(), len(files())) == (0, 3)
+    assert held_by_shards() == [("table", "trips-2"), *[("files", of) for of in ("trips", "trips-1", "trips-2")]]
+    for place in ("ckpt", "ckpt/shards/1"):
+        assert open_store(place).keys("sinks/") == ["sinks/table.json"]
 
 
 @pytest.mark.parametrize("answer", ["n\n", "", "perhaps\n"])

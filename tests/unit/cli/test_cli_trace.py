@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.connectors.kit import explained
 from holdfast.connectors.reading.until import up_to
+from holdfast.controller.graph import ShardGraphs
 from holdfast.observe.trace import read_at
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
+from holdfast.shards.assignment import Assignment
+from holdfast.shards.layout import record_layout
+from holdfast.store.paths import open_store
 from holdfast.types.row_ids import ReadId
 
 SCRIPT = """
@@ -84,6 +89,100 @@ def ran(name, epochs=4, keeps=False):
     if not keeps:
         shutil.rmtree("checkpoint")
     return found
+
+
+class Sharded:
+    """Shards of the pipeline ``lines``, each published into the table under its own ledger, file by file."""
+
+    def __init__(self, shards):
+        self.graphs = ShardGraphs(load_target("flows.py:lines"), Path("checkpoint"))
+        self.layout = self.graphs.first(shards, "")
+        self.at, self.epochs, self.rows = {}, {}, {}
+
+    def record(self):
+        store = open_store("checkpoint")
+        store.prepare()
+        recorded = record_layout(store, self.layout)
+        assert recorded is not None
+        self.layout = recorded
+
+    def publish(self, shard, end=None):
+        """Publish what there is for a shard, as one epoch; or one without rows that ends at some positions."""
+        graph = self.graphs.of(self.layout, shard)
+        (source,), (sink,) = graph.sources, graph.sinks
+        place = workspace(Path("checkpoint"), "rides")
+        opened = source.spec.open("rides", place)
+        at = self.at.get(shard, opened.initial())
+        table = opened.latest(at, bounded=False) if end is None else end
+        spans = opened.spans(at, table, parallelism=2) if end is None else []
+        batches = [batch for span in spans for batch in opened.read(span)]
+        rows = pa.Table.from_batches(batches, source.spec.schema)
+        epoch = self.epochs[shard] = self.epochs.get(shard, 0) + 1
+        self.rows |= {row["row_id"]: (row, shard, epoch) for row in rows.to_pylist()}
+        connected = sink.spec.connect("table", graph.name, source.spec.schema)
+        connected.open(RunIdentity(graph.name, epoch))
+        told = tuple(source.spec.explanations("rides", place, 0))
+        record = EpochRecord(graph.name, epoch, epoch, {"rides": table}, explanations=told)
+        connected.publish([Publication(record, (Carried(rows),))], Held())
+        connected.close()
+        self.at[shard] = table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_row_is_traced_to_the_shard_that_published_it(has_checkpoint):
+    sharded = Sharded(3)
+    sharded.record()
+    for shard in (0, 1, 2, 0, 1):
+        sharded.publish(shard)
+    assert len({shard for _, shard, _ in sharded.rows.values()}) > 1
+    options = ("--checkpoint", "checkpoint") if has_checkpoint else ()
+    if not has_checkpoint:
+        shutil.rmtree("checkpoint")
+    for row_id, (row, shard, epoch) in [*sharded.rows.items()][::3]:
+        found = told("lines", row_id, *options)
+        number, line = divmod(row["km"], 10)
+        assert (found["place"], found["number"]) == (f"{number}.json, the block that begins at byte 0", line)
+        (sink,) = found["sinks"]
+        assert (sink["is_published"], sink["shard"], sink["row_count"]) == (True, shard, 1)
+        if has_checkpoint:
+            assert sink["published"]["epoch"] == epoch
+        assert f" of shard {shard} (generation " in asked("lines", row_id, *options)[1]
+
+
+@pytest.mark.slow
+def test_a_row_of_a_segment_that_was_handed_over_is_of_the_shard_that_published_it():
+    """The epoch without rows that takes the segment over is behind all of its rows, and published none of them."""
+    sharded = Sharded(2)
+    sharded.record()
+    for shard in (0, 1):  # an epoch before its rows
+        units = sharded.graphs.units(sharded.layout, "rides")
+        sharded.publish(
+            shard, {each: 0 for each, unit in units.items() if sharded.layout.assignment.shards[unit] == shard}
+        )
+    for shard in (0, 1):
+        sharded.publish(shard)
+    rows, former = dict(sharded.rows), dict(sharded.at)
+    swapped = {unit: 1 - shard for unit, shard in sharded.layout.assignment.shards.items()}
+    assignment = Assignment(2, swapped, {3: sharded.layout.assignment.shards})
+    sharded.layout = replace(sharded.layout, assignment=assignment)
+    sharded.record()
+    for shard in (0, 1):
+        sharded.publish(shard, {**former[0], **former[1]})
+    for shard in (0, 1):
+        sharded.publish(shard, former[1 - shard])
+    for shard in (0, 1):
+        sharded.publish(shard)
+
+    def published():
+        sinks = [told("lines", row_id, "--checkpoint", "checkpoint")["sinks"][0] for row_id in rows]
+        assert all(sink["is_published"] for sink in sinks)
+        return [sink["published"] and (sink["shard"], sink["published"]["epoch"]) for sink in sinks]
+
+    assert published() == [(shard, epoch) for _, shard, epoch in rows.values()]
+    with closing(sqlite3.connect("trips.db")) as connection, connection:
+        connection.execute("DELETE FROM holdfast_positions WHERE source = ? AND last <= 2", (explained.ENDS,))
+    assert published() == [None] * len(rows), "what is left of the lists does not say it"
 
 
 def asked(name, row_id, *options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from holdfast.controller.graph import PARTS, ShardGraphs, dealt
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.hooks import NONE
 from holdfast.positions import SegmentSet
-from holdfast.shards.assignment import keep
+from holdfast.shards.assignment import Assignment, assign, keep
+from holdfast.shards.layout import ShardLayout
 from tests.spark.running import arrive
 
 
@@ -65,6 +67,25 @@ def test_segments_that_come_later_are_read_by_one_shard(tmp_path: Path) -> None:
     layout = found.first(3, "")
     sets = [found.segments_of(layout, shard, "rides") for shard in range(3)]
     assert sum("a segment of tomorrow" in each for each in sets) == 1
+
+
+def test_segments_of_one_group_are_in_one_shard_also_one_that_comes_later(tmp_path: Path) -> None:
+    """Design/0048, section 4: with a shard key units are groups, of however many sources; so is the rest."""
+    orders, payments = (
+        hf.read.kafka("nowhere:9", pattern=f"{name}.*", schema="device STRING", name=name)
+        for name in ("orders", "payments")
+    )
+    found = ShardGraphs(hf.Pipeline("trips", hf.union(orders, payments) | out(), shard_by="device"), tmp_path)
+    layout = ShardLayout(assign(Assignment(3), ["0", "1", "2", "3"]), by="device")
+    for shard in range(3):
+        specs = [divisible(node.source_spec) for node in found.of(layout, shard).sources]
+        for number in range(9):
+            rest = layout.assignment.rest
+            is_own = shard == (layout.assignment.shards[f"{number}"] if number < 4 else rest)
+            for spec in specs:
+                assert spec is not None
+                reads = pickle.loads(pickle.dumps(spec)).reads
+                assert (f"new-topic@{number}abc/{number}" in reads) is is_own, (shard, number)
 
 
 def test_a_first_layout_is_the_same_from_the_same_segments() -> None:

@@ -191,3 +191,48 @@ def test_a_stream_of_parts_of_a_container_is_exported_too(tmp_path: Path) -> Non
     assert _shown(tmp_path / "copy.mp4") == list(range(12, 40))
     assert save_picture(stream, START + 30 * STEP, str(tmp_path / "out.png")) == START + 30 * STEP
     assert _shown(tmp_path / "out.png") == [30]
+
+
+@pytest.mark.parametrize("is_exact", [False, True])
+@pytest.mark.parametrize("options", [OPEN_GOPS, CLOSED_GOPS], ids=["open", "closed"])
+def test_the_rest_of_a_group_in_which_a_packet_is_missing_is_left_out(
+    tmp_path: Path, options: dict[str, str], is_exact: bool
+) -> None:
+    """As of a dead letter: a player would show wrong pictures, and say nothing."""
+    made = write_video(tmp_path / "a.mp4", 60, options=options)
+    with ContainerReader(made, origin=START) as reader:
+        packets = list(message_times(reader.packets()))
+    keys = [place for place, (_, packet) in enumerate(packets) if packet.is_key]
+    for place in (keys[1] + 1, keys[1] + 5, keys[2] - 1):
+        rows = [("muxed", at, packet.is_key, packet.to_bytes()) for at, packet in packets]
+        del rows[place]
+        stream = _stored(tmp_path / str(place), rows)
+        frames = run(hf.video.decode(), [(at, {"is_key": key, "data": data}) for _, at, key, data in rows])
+        right = [(t - START) // STEP for t, _ in frames["frame"]]
+        done = export_video(stream, str(tmp_path / "out.mkv"), is_exact=is_exact)
+        assert _shown(tmp_path / "out.mkv") == right
+        assert _times(tmp_path / "out.mkv") == pytest.approx([number * 0.04 for number in right], abs=0.001)
+        assert done.damage_count == 59 - len(right) > 0 or place == keys[2] - 1
+        lost = next(number for number in range(60) if number not in right)
+        assert save_picture(stream, START + lost * STEP, str(tmp_path / "out.png")) == START + (lost - 1) * STEP
+
+
+@pytest.mark.parametrize("size", [(161, 96), (160, 97)])
+def test_an_exact_export_of_an_odd_size_is_refused_with_what_to_do(tmp_path: Path, size: tuple[int, int]) -> None:
+    made = write_video(tmp_path / "a.avi", 12, codec="mjpeg", options={"g": "12"}, pixels="yuvj420p", size=size)
+    with VideoImport(str(tmp_path / "store"), "cam1") as importing:
+        importing.add(str(made), START)
+    stream = VideoStream(str(tmp_path / "store"), "cam1")
+    with pytest.raises(InvalidPipeline, match=f"{size[0]} x {size[1]}[\\s\\S]*even[\\s\\S]*leave out --exact"):
+        export_video(stream, str(tmp_path / "out.mp4"), is_exact=True)
+    assert not list(tmp_path.glob("out*"))
+    export_video(stream, str(tmp_path / "out.mp4"))
+    assert _shown(tmp_path / "out.mp4") == list(range(12))
+
+
+def test_an_exact_export_takes_a_layout_that_its_encoder_does_not(tmp_path: Path) -> None:
+    made = write_video(tmp_path / "a.mkv", 24, codec="libx264rgb", options=CLOSED_GOPS, pixels="rgb24")
+    with VideoImport(str(tmp_path / "store"), "cam1") as importing:
+        importing.add(str(made), START)
+    export_video(VideoStream(str(tmp_path / "store"), "cam1"), str(tmp_path / "out.mp4"), is_exact=True)
+    assert _shown(tmp_path / "out.mp4") == list(range(24))

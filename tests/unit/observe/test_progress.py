@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from holdfast.display.lines import as_last_line, as_line
+from holdfast.display.tables import footlines
 from holdfast.observe import progress
 from holdfast.observe.progress import as_display, progress_of
 from holdfast.status import EpochStatus, FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
+from holdfast.time_use import NodeTime, TimeUse
 
 RUNNING = Status(
     pipeline="trips",
@@ -240,3 +242,14 @@ def test_a_line_that_says_nothing_new_is_left_out_for_a_minute(capsys):
     for line in ["a", *["b"] * 14, "a"]:
         news.write(line)
     assert capsys.readouterr().err == "a\nb\nb\na\n"
+
+
+def test_terminal_and_line_name_the_busiest_nodes_and_what_limits_the_run() -> None:
+    nodes = (NodeTime("rides", 12.0, share=0.04), NodeTime("up"), NodeTime("hourly", 0.0, 240.0, 0.0, 0.61))
+    use = TimeUse(1, 400.0, {}, nodes, 0.0, "publish to hourly, 61 % of the epoch")
+    status = Status("trips", state="running", epoch=3, time=use)
+    assert "limited by: publish to hourly, 61 % of the epoch" in as_line(status)
+    assert [text for _, text in footlines(status)] == [
+        "busiest: hourly 61 % (publish 240 ms), rides 4 % (evaluate 12 ms)",
+        "limited by: publish to hourly, 61 % of the epoch",
+    ]

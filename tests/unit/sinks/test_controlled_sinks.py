@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,7 +24,8 @@ from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.errors import BadRow
-from holdfast.ports import Carried, Held, Rejecting, RunIdentity, Sink
+from holdfast.ports import Carried, Held, Publication, Rejecting, RunIdentity, Sink
+from holdfast.shards.naming import shard_name
 from tests.controlled import (
     GUST,
     PIPELINE,
@@ -46,7 +48,7 @@ CONTROL = ControlColumns("control", "extra")
 class Target(Protocol):
     """One kind of sink."""
 
-    def connect(self, schema: Any = SCHEMA) -> Sink:
+    def connect(self, schema: Any = SCHEMA, pipeline: str = PIPELINE) -> Sink:
         """Connect the sink, not opened."""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -60,8 +62,8 @@ class SqliteTarget:
     def __init__(self, path: Path) -> None:
         self.path = path / "words.db"
 
-    def connect(self, schema: Any = SCHEMA) -> Sink:
-        return SqliteSpec(os.fspath(self.path), "words", control=CONTROL).connect("out", PIPELINE, schema)
+    def connect(self, schema: Any = SCHEMA, pipeline: str = PIPELINE) -> Sink:
+        return SqliteSpec(os.fspath(self.path), "words", control=CONTROL).connect("out", pipeline, schema)
 
     def rows(self) -> list[dict[str, Any]]:
         with closing(sqlite3.connect(self.path)) as connection:
@@ -76,9 +78,9 @@ class SegmentsTarget:
     def __init__(self, path: Path) -> None:
         self.path = path / "words"
 
-    def connect(self, schema: Any = SCHEMA) -> SegmentsSink:
+    def connect(self, schema: Any = SCHEMA, pipeline: str = PIPELINE) -> SegmentsSink:
         spec = SegmentsSinkSpec(os.fspath(self.path), partition_by=("day",), seal=(each_other,), control=CONTROL)
-        return spec.connected("out", PIPELINE, schema, is_tended=False)
+        return spec.connected("out", pipeline, schema, is_tended=False)
 
     def rows(self) -> list[dict[str, Any]]:
         return segments.open(self.path).to_arrow().sort_by("id").to_pylist()
@@ -93,8 +95,8 @@ class PostgresTarget:
         self.dsn = dsn
         self.arguments = arguments
 
-    def connect(self, schema: Any = SCHEMA) -> Sink:
-        return PostgresSpec(self.dsn, "words", control=CONTROL, **self.arguments).connect("out", PIPELINE, schema)
+    def connect(self, schema: Any = SCHEMA, pipeline: str = PIPELINE) -> Sink:
+        return PostgresSpec(self.dsn, "words", control=CONTROL, **self.arguments).connect("out", pipeline, schema)
 
     def rows(self) -> list[dict[str, Any]]:
         with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as connection:
@@ -190,6 +192,37 @@ def test_a_wrong_command_is_refused_before_anything_is_decided_and_changes_nothi
     publish(sink, 2, [(2, "mo")])
     assert target.rows() == [{"id": 1, "day": "mo"}, {"id": 2, "day": "mo"}]
     sink.close()
+
+
+def test_a_shard_drops_rows_of_its_own_and_none_of_a_table_that_others_write(target: Target) -> None:
+    """What others wrote would go, and what they are about to write would not (design/0048, 8)."""
+
+    def of(shard: int, number: int, items: Sequence[Item]) -> Publication:
+        whole = publication(number, carried(items))
+        return replace(whole, record=replace(whole.record, pipeline=shard_name(PIPELINE, shard)))
+
+    sinks = [target.connect(pipeline=shard_name(PIPELINE, shard)) for shard in (0, 1)]
+    for shard, sink in enumerate(sinks):
+        sink.open(RunIdentity(shard_name(PIPELINE, shard), 1))
+    drop = hf.control.drop_partition(day="mo")
+    sinks[0].publish([of(0, 1, [(1, "mo"), drop, (2, "mo"), GUST])], Held())
+    sinks[1].publish([of(1, 1, [(3, "mo"), (4, "tu"), GUST])], Held())
+    for shard, number in ((0, 10), (1, 11)):
+        sink, dropping = sinks[shard], of(shard, 2, [(number, "mo", {"gust": "2"}), drop, (number + 2, "mo")])
+        if isinstance(target, SegmentsTarget):
+            sink.publish([dropping], Held())
+            continue
+        for act in (
+            lambda sink=sink, it=dropping: sink.admit(it),
+            lambda sink=sink, it=dropping: sink.publish([it], Held()),
+        ):
+            with pytest.raises(BadRow, match="cannot be carried out") as refused:
+                act()
+            assert f"several shards ({PIPELINE}, {PIPELINE}-1)" in refused.value.why
+    kept = [12, 13] if isinstance(target, SegmentsTarget) else [2, 3]
+    assert [row["id"] for row in target.rows()] == sorted([*kept, 4])
+    for sink in sinks:
+        sink.close()
 
 
 @pytest.mark.slow

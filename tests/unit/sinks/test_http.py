@@ -99,6 +99,23 @@ def test_an_epoch_that_was_sent_is_not_sent_again_by_this_process(server: KeyedS
     assert len(server.received) == 1
 
 
+def test_shards_send_side_by_side_and_one_that_begins_again_sends_under_the_same_keys(
+    server: KeyedServer, url: str, clock: Clock
+) -> None:
+    spec = HttpSpec(url, "id", id_column="id")
+    one, other, again = (spec.connect("out", name, SCHEMA) for name in ("p", "p-1", "p-1"))
+    for sink, name, generation in ((one, "p", 1), (other, "p-1", 1), (again, "p-1", 2)):
+        sink.open(RunIdentity(name, generation))
+    one.publish([epoch(1, ("a", 1))], Held())
+    other.publish([epoch(1, ("b", 1))], Held())
+    again.publish([epoch(1, ("b", 1))], Held())
+    one.publish([epoch(2, ("c", 2))], Held())
+    assert [row["id"] for row in server.rows] == ["a", "b", "c"]
+    assert [(one.outcome(2), other.outcome(2))] == [(Outcome.PUBLISHED, Outcome.ABSENT)]
+    for sink in (one, other, again):
+        sink.close()
+
+
 @pytest.mark.parametrize("format", ["json", "lines"])
 def test_several_rows_are_a_request_under_a_key_of_their_ids(server: KeyedServer, opened: Any, format: str) -> None:
     sink = opened(batch_rows=2, format=format)

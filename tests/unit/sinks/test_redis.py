@@ -91,6 +91,29 @@ def test_sinks_of_two_pipelines_whose_rows_could_have_one_key_are_refused_when_t
     assert client.hkeys("holdfast:targets") == ["two/out"]
 
 
+def test_shards_of_a_pipeline_write_one_key_and_another_after_it_while_others_are_refused(
+    redis_url: str, client: Any
+) -> None:
+    """Each shard begins on its own: one that has begun under the new key meets what another noted of the old one."""
+
+    def begun(pipeline: str, key: str, generation: int, name: str = "out") -> Any:
+        sink = RedisSpec(redis_url, key, "hash", "id", id_column="id").connect(name, pipeline, SCHEMA)
+        sink.open(RunIdentity(pipeline, generation))
+        return sink
+
+    for generation, key in ((1, "orders"), (2, "orders:eu"), (3, "orders")):
+        for pipeline, row in (("p", "a"), ("p-1", "b"), ("p-11", "c")):
+            sink = begun(pipeline, key, generation)
+            record = EpochRecord(pipeline, generation, generation, {"s": {"log": generation}})
+            rows = pa.Table.from_pylist([{"id": row, "n": generation}], SCHEMA)
+            sink.publish([Publication(record, (Carried(rows),))], Held())
+    assert sorted(client.keys("orders:*")) == [f"orders:{each}" for each in ("a", "b", "c", "eu:a", "eu:b", "eu:c")]
+    assert {client.hget(f"orders:{each}", "n") for each in "abc"} == {"3"}
+    for pipeline, name in (("q", "out"), ("q-1", "out"), ("p-1", "more")):
+        with pytest.raises(InvalidPipeline, match="can name the same rows"):
+            begun(pipeline, "orders:eu", 1, name)
+
+
 # --- forms ----------------------------------------------------------------------------------------------------------
 
 KINDS = pa.schema(

@@ -129,6 +129,29 @@ def test_a_camera_that_speaks_rtsp_gives_its_own_time_and_is_waited_for_again(tm
     assert begin - 10**9 < rows[0]["timestamp"] < rows[-1]["timestamp"] < time.time_ns()
 
 
+@pytest.mark.parametrize("number", [15, 23, 24, 25])
+def test_what_follows_packets_that_the_network_lost_is_left_out_up_to_a_key_packet(tmp_path: Path, number: int) -> None:
+    """MPEG-TS counts its packets; no wrong picture is shown behind a hole."""
+    made = write_video(tmp_path / "1.ts", 60, options=CLOSED_GOPS)
+    pieces = [made.read_bytes()[at : at + 188] for at in range(0, made.stat().st_size, 188)]
+    begins = [at for at, piece in enumerate(pieces) if piece[1] & 0x5F == 0x41 and piece[2] == 0]
+    assert len(begins) == 60
+    del pieces[begins[number] : begins[number + 1]]
+    (tmp_path / "2.ts").write_bytes(b"".join(pieces))
+    with camera_server(tmp_path / "2.ts", seconds=1.0) as (port, _):
+        source = _source(f"tcp://127.0.0.1:{port}", tmp_path)
+        receiver = source.receiver
+        _until(lambda: receiver.gap_count > 0 and len(_rows(source)) > 44, "what is behind the hole is received")
+        receiver.stop()
+    rows = _rows(source)
+    _check_rows(rows)
+    shown = _shown([row for row in rows if row["timestamp"] < rows[0]["timestamp"] + 58 * STEP])
+    assert [(at - shown[0][0]) // STEP for at, _ in shown] == [each for _, each in shown]
+    numbers = [each for _, each in shown]
+    assert numbers[:12] == [*range(12)]
+    assert numbers[-1] >= 36, "decoding goes on at a key packet"
+
+
 _RUN = """
 import sys, time
 from pathlib import Path

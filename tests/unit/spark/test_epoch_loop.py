@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.checkpoint.explained import Explanations
+from holdfast.commit.busy import Busy
 from holdfast.commit.claims import Claim
 from holdfast.plan.counts import EpochReport
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
@@ -40,6 +41,7 @@ def test_positions_of_an_epoch_are_synced_before_the_epoch_is_decided(
         missing=lambda epoch, end, start: Claim(epoch, frozenset({"table"}), 1, 1),
         retry=lambda call, doing: call(),
         commit=lambda claim, record, parts: calls.append("commit"),
+        busy=Busy(),
     )
     evaluation = SimpleNamespace(here=None, carry=lambda *asked: Evaluated({"table": ()}, EpochReport()))
     nothing: Any = None

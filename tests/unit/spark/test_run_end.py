@@ -15,10 +15,12 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.checkpoint.spark_log import NOWHERE
+from holdfast.commit.busy import Busy
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, InvalidPipeline, Unavailable
 from holdfast.graph.hooks import Lifecycle, raised
 from holdfast.graph.trigger import available_now
+from holdfast.plan.epoch_times import EpochTimes
 from holdfast.plan.report import OperatorReports
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.run import Run
@@ -106,6 +108,8 @@ class Bench:
             has_waited=has_waited,
             ended_epoch=0,
             doing="",
+            times=EpochTimes(),
+            held_sources=frozenset(),
             begin_again=lambda: None,
             begin_worker=lambda: None,
             end_worker=lambda: None,
@@ -382,7 +386,7 @@ def test_a_function_that_exits_within_an_epoch_fails_the_epoch_and_answers_the_j
         spark_checkpoint=Path("nowhere"),
         evaluation=never,
         sinks={},
-        coordinator=cast("Any", SimpleNamespace(check_fenced=raising(SystemExit(0)))),
+        coordinator=cast("Any", SimpleNamespace(busy=Busy(), check_before_epoch=raising(SystemExit(0)))),
         limits=EpochLimits(0),
         due_file="",
         explanations=never,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.video import CodecParameters, EncodedPacket, message_times
-from holdfast.video.packets import UnreadablePacket
+from holdfast.video.packets import GroupPlace, UnreadablePacket
 
 INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
 PARAMETERS = st.builds(
@@ -26,6 +26,7 @@ PACKETS = st.builds(
     st.integers(0, 2**60),
     st.booleans(),
     st.none() | PARAMETERS,
+    st.none() | st.builds(GroupPlace, INT64, st.integers(1, 2**32 - 1)),
 )
 
 

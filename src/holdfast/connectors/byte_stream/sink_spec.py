@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.connectors.byte_stream.append import StreamRules
 from holdfast.connectors.byte_stream.branch import Branch
 from holdfast.connectors.byte_stream.log_target import ByteStreamSink
+from holdfast.connectors.byte_stream.manifest import StreamEntry
 from holdfast.connectors.byte_stream.messages import MessageColumns, check_schema
 from holdfast.connectors.byte_stream.publishing import RetentionRules, StreamPublishing
 from holdfast.connectors.control.columns import check_no_control
@@ -190,24 +191,35 @@ class ByteStreamSinkSpec:
             )
         rules = StreamRules(self.target_bytes, self.columns.key is not None, self.index_every)
         retention = RetentionRules(self.retain, self.retain_bytes)
-        # Absolute: executors have working directories of their own.
-        store = os.path.abspath(durable.local_path(self.path) or "")
-        return ByteStreamSink(name, pipeline, schema, store, self.columns, StreamPublishing(rules, retention))
+        return ByteStreamSink(name, pipeline, schema, self._store, self.columns, StreamPublishing(rules, retention))
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the log of its streams says."""
-        own = os.path.join(os.path.abspath(durable.local_path(self.path) or ""), pipeline, name)
-        with durable.explained(f"reading the log of sink {name!r}"):
-            last = Branch(own).log.last()
+        own = os.path.join(self._store, pipeline, name)
+        last = self._last(name, own)
         if last is None:
             return None
         held = last.held()
         kept = explanations_in(os.path.join(own, "positions"), f"sink {name!r}")
         return SinkLedger(held, tuple(kept.all(kept.count(held), last.explanations)))
 
+    def streams(self, name: str, pipeline: str) -> Collection[str]:
+        """Return the streams that a pipeline, or a shard of it, has written."""
+        last = self._last(name, os.path.join(self._store, pipeline, name))
+        return () if last is None else last.streams.keys()
+
+    @property
+    def _store(self) -> str:
+        # Absolute: executors have working directories of their own.
+        return os.path.abspath(durable.local_path(self.path) or "")
+
+    def _last(self, name: str, own: str) -> StreamEntry | None:
+        with durable.explained(f"reading the log of sink {name!r}"):
+            return Branch(own).log.last()
+
     def reset(self, name: str, pipeline: str, *, rows: bool, is_dry_run: bool) -> Reset:
         """Remove the directory of the sink's streams."""
-        store = os.path.abspath(durable.local_path(self.path) or "")
+        store = self._store
         own = os.path.join(store, pipeline, name)
         if not rows:
             raise cannot_keep_rows(name, f"the log in {own} says which bytes of its streams count")

@@ -13,6 +13,7 @@ from typing import Literal
 
 from holdfast.ports import Clock
 from holdfast.video.containers import ContainerReader, is_address
+from holdfast.video.holes import WholeGroups
 from holdfast.video.packets import EncodedPacket, message_times
 from holdfast.video.timing import utc
 
@@ -149,19 +150,28 @@ def received_from(address: CameraAddress, after: Reached | None, clock: Clock) -
         return found if after is None else max(found, after.end, after.at + 1)
 
     with address.open(beginning) as reader:
-        is_first, jump_count, last = True, 0, after
-        key: int | None = None
-        for at, packet in message_times(reader.packets(), None if after is None else after.at):
-            if reader.jump_count > jump_count:
-                log.warning("%s: its times jump back at %s; a gap follows.", address.masked_address, utc(at))
-                jump_count, key, is_first = reader.jump_count, None, True
-            if key is None and packet.is_key:
-                key = packet.pts
-            if key is None or packet.pts < key:  # what cannot be decoded after a gap
-                continue
+        is_first, break_count, last = True, 0, after
+        for at, packet in message_times(_decodable(reader, address), None if after is None else after.at):
+            is_first, break_count = is_first or _breaks(reader) > break_count, _breaks(reader)
             gap = max(0, at - last.end) if is_first and last is not None else None
             is_first, last = False, Reached(at, max(at, packet.pts + packet.duration))
             yield Received(at, packet, gap)
+
+
+def _decodable(reader: ContainerReader, address: CameraAddress) -> Iterator[EncodedPacket]:
+    """Yield packets without those that cannot be decoded after a gap."""
+    groups, jump_count, break_count = WholeGroups(), 0, 0
+    for packet in reader.packets():
+        if _breaks(reader) > break_count:
+            what = "times jump back" if reader.jump_count > jump_count else "packets are missing"
+            log.warning("%s: %s at %s; a gap follows.", address.masked_address, what, utc(packet.pts))
+            groups, jump_count, break_count = WholeGroups(), reader.jump_count, _breaks(reader)
+        if groups.take(packet):
+            yield packet
+
+
+def _breaks(reader: ContainerReader) -> int:
+    return reader.jump_count + reader.loss_count
 
 
 def _of_file(address: CameraAddress, after: Reached | None) -> Iterator[Received]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -12,9 +12,11 @@ from holdfast.connectors.camera.connection import CameraAddress, ClockKind
 from holdfast.connectors.camera.receiving import Receiving
 from holdfast.connectors.camera.source import CameraSource
 from holdfast.connectors.files.callback import CallbackFeed, CallbackSpec
+from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.wrapped import WrappedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.ports import Source
+from holdfast.positions import SourcePositions
 from holdfast.types import units
 
 if TYPE_CHECKING:
@@ -66,6 +68,10 @@ class CameraSpec(WrappedSpec):
     def from_time(self, at_us: int) -> CameraSpec:
         """Return the source itself: what is left of the journal is read from its beginning."""
         return self
+
+    def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
+        """Yield the entries of the journal, also those that were removed."""
+        return cast("CallbackSpec", self.given).places(name, workspace, until)
 
     def open(self, name: str, workspace: str) -> Source:
         """Return the source; it receives once epochs are planned."""

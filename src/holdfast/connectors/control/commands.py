@@ -6,7 +6,7 @@ The text is a format: it lies in sources, journals and ledgers.  Words are added
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -185,6 +185,25 @@ def wrong(text: str, why: str) -> BadRow:
         why=f"{why}.",
         do="correct it where it is made: holdfast.control writes commands; or leave it out: --on-poison isolate.",
     )
+
+
+def check_drops_own(command: Command, writers: Collection[str]) -> None:
+    """Raise :class:`BadRow` where a command drops rows of a table that several shards write.
+
+    Rows of the others would go, too, and whether before or after rows that are still to come is decided by nothing.
+
+    Parameters
+    ----------
+    command : Command
+        The command.
+    writers : collection of str
+        The shards that hold something in the table, this one among them.
+    """
+    if len(writers) > 1 and isinstance(command, DropPartition):
+        shards = ", ".join(sorted(writers))
+        raise wrong(
+            text_of(command), f"the table has rows of several shards ({shards}), and only one reads the command"
+        )
 
 
 def _check(command: Command) -> str:

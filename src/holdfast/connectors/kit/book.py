@@ -28,7 +28,7 @@ from holdfast.connectors.kit.explained import (
 from holdfast.connectors.kit.lease_text import TABLE as LEASE
 from holdfast.connectors.kit.lease_text import dumped, loaded
 from holdfast.connectors.kit.rewinds import EPOCHS
-from holdfast.connectors.kit.sql import LEDGER, LedgerRow, check_generation, fenced, positions_text
+from holdfast.connectors.kit.sql import LEDGER, LedgerRow, check_generation, fenced, positions_text, rows_of_shards
 from holdfast.connectors.kit.sql_table import Connection, SqlDialect, SqlTable
 from holdfast.errors import invariant
 from holdfast.ports import (
@@ -43,6 +43,7 @@ from holdfast.ports import (
     Withdrawal,
 )
 from holdfast.positions import Positions
+from holdfast.shards.naming import shard_of
 
 _OURS = "pipeline = ? AND sink = ?"
 
@@ -88,6 +89,18 @@ class SqlBook:
         statement = f"SELECT epoch, generation, positions, pts FROM {LEDGER} WHERE {_OURS}{lock}"
         found = connection.execute(statement, self._ours).fetchone()
         return LedgerRow(*found) if found else None
+
+    def shards(self, connection: Connection, *, locks: bool = False) -> dict[str, LedgerRow]:
+        """Return the rows of all shards that hold something, the own one among them where it is there."""
+        if not self.dialect.has_table(connection, LEDGER):
+            return {}
+        base, lock = shard_of(self.pipeline)[0], self.dialect.lock if locks else ""
+        statement = (
+            f"SELECT pipeline, epoch, generation, positions, pts FROM {LEDGER} WHERE sink = ?"
+            f" AND (pipeline = ? OR substr(pipeline, 1, ?) = ?) ORDER BY pipeline{lock}"
+        )
+        found = connection.execute(statement, (self.sink, base, len(base) + 1, f"{base}-")).fetchall()
+        return rows_of_shards(self.pipeline, ((name, LedgerRow(*row)) for name, *row in found))
 
     def own_row(self, connection: Connection, generation: int) -> LedgerRow:
         """Return the row, locked, if this generation owns it; raises as :func:`check_generation`."""
@@ -207,11 +220,9 @@ class SqlBook:
 
     def begin_epochs(self, connection: Connection, table: SqlTable, row: LedgerRow) -> None:
         """Begin the list; one that does not lead to what the sink holds is restarted there."""
-        others = connection.execute(
-            f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ? AND (pipeline, sink) <> (?, ?)",
-            (_target(table), *self._ours),
-        ).fetchall()
-        rewinds.check_one_writer(self.node, table.name, others)
+        statement = f"SELECT DISTINCT pipeline, sink FROM {EPOCHS} WHERE target = ?"
+        writers = connection.execute(statement, (_target(table),)).fetchall()
+        rewinds.check_writers(self.node, table.name, self._ours, writers)
         if rewinds.has_gap(self._epochs(connection, table), row):
             self.restart_epochs(connection, table, row)
 

@@ -6,7 +6,7 @@ and hide it permanently (design/0002).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from holdfast.errors import Diverged, invariant
@@ -106,6 +106,11 @@ def is_moved(held: Held, seen: Held) -> bool:
     return (held.epoch, held.generation) != (seen.epoch, seen.generation) or not _is_same(
         held.positions, seen.positions
     )
+
+
+def are_moved(held: Mapping[str, Held], seen: Mapping[str, Held]) -> bool:
+    """Return whether a ledger of several shards is no longer as it was seen, or other shards hold something."""
+    return held.keys() != seen.keys() or any(is_moved(each, seen[name]) for name, each in held.items())
 
 
 def _is_same(one: Positions, other: Positions) -> bool:

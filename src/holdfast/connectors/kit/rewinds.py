@@ -12,14 +12,20 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
+import pyarrow as pa
+
 from holdfast.connectors.kit.sql import RESERVED_PREFIX, LedgerRow, TableMode, positions_text
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.ports import EpochRecord, Reset, Withdrawal
 from holdfast.positions import Positions
+from holdfast.shards.naming import shard_of
 from holdfast.store import durable
 
 EPOCH = f"{RESERVED_PREFIX}_epoch"
-"""Column of a rewindable table: the epoch that each row was published with."""
+"""Column of a rewindable table: shard and epoch that each row was published with, as :func:`stamp` says."""
+
+_EPOCH_BITS = 48
+"""Of the column's 64: three epochs a millisecond for three thousand years; the sign and 15 bits are left for shards."""
 
 EPOCHS = "holdfast_epochs"
 """What a rewindable table holds: the end of each epoch, in the transaction that published it."""
@@ -37,10 +43,51 @@ def no_epoch_column(node: str, table: str, ddl: str) -> InvalidPipeline:
     )
 
 
-def check_one_writer(node: str, table: str, others: Sequence[tuple[str, str]]) -> None:
-    """Raise :class:`InvalidPipeline` if another rewindable sink writes the table: epochs of two would be mixed."""
-    if others:
-        pipeline, sink = others[0]
+def stamp(pipeline: str, epoch: int) -> int:
+    """Return what the epoch's column holds in rows of a run: of shard 0, and without shards, the epoch itself.
+
+    Examples
+    --------
+    >>> stamp("trips", 7), stamp("trips-2", 7) - stamp("trips-2", 0), stamp("trips-2", 0) >> 48
+    (7, 7, 2)
+    """
+    return shard_of(pipeline)[1] << _EPOCH_BITS | epoch
+
+
+def stamps_after(pipeline: str, epoch: int) -> tuple[int, int]:
+    """Return the first and the last number that the column can hold of later epochs of the same run.
+
+    Examples
+    --------
+    >>> first, last = stamps_after("trips-2", 7)
+    >>> first - stamp("trips-2", 7), stamp("trips-3", 0) - last
+    (1, 1)
+    """
+    return stamp(pipeline, epoch + 1), stamp(pipeline, (1 << _EPOCH_BITS) - 1)
+
+
+def stamps(pipeline: str, epoch: int, count: int) -> pa.Array:
+    """Return the column for as many rows."""
+    return pa.repeat(pa.scalar(stamp(pipeline, epoch), pa.int64()), count)
+
+
+def check_writers(node: str, table: str, ours: tuple[str, str], all_writers: Iterable[tuple[str, str]]) -> None:
+    """Raise :class:`InvalidPipeline` if a rewindable sink writes the table that is none of our shards'.
+
+    Epochs of two pipelines, or of two sinks, would be mixed; those of shards have their shard's number.
+
+    Parameters
+    ----------
+    node, table : str
+        For the error.
+    ours : (str, str)
+        Our pipeline and sink.
+    all_writers : iterable of (str, str)
+        Pipeline and sink of each rewindable sink of the table.
+    """
+    for pipeline, sink in all_writers:
+        if (shard_of(pipeline)[0], sink) == (shard_of(ours[0])[0], ours[1]):
+            continue
         raise InvalidPipeline(
             f"{node}: table {table} is the rewindable table of sink {sink!r} of pipeline {pipeline!r}.",
             why="a rewind finds rows by their epoch, and two writers count epochs separately.",

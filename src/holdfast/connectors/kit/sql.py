@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.shards.naming import shard_of
 from holdfast.types.plain import flat as flat
 from holdfast.types.plain import flat_type as flat_type
 from holdfast.types.plain import is_nested as is_nested
@@ -297,6 +298,37 @@ class LedgerRow:
     def held(self) -> Held:
         """Return it as the coordinator sees it."""
         return Held(self.epoch, self.generation, json.loads(self.positions), self.pts)
+
+
+def rows_of_shards(pipeline: str, found: Iterable[tuple[str, LedgerRow]]) -> dict[str, LedgerRow]:
+    """Return of the ledger rows of a sink its own, and those of other shards that hold something.
+
+    Parameters
+    ----------
+    pipeline : str
+        The pipeline, or one of its shards.
+    found : iterable of (str, LedgerRow)
+        Pipeline -> row, of this sink's name, of whichever pipelines.
+
+    Examples
+    --------
+    >>> row, empty = LedgerRow(3, 1, '{"lines": {"a": 4}}', None), LedgerRow(3, 1, '{"lines": {}}', None)
+    >>> [*rows_of_shards("trips-1", [("trips", row), ("trips-1", empty), ("trips-2", empty), ("rides", row)])]
+    ['trips', 'trips-1']
+    """
+    base = shard_of(pipeline)[0]
+    ours = {name: row for name, row in found if shard_of(name)[0] == base}
+    return {name: row for name, row in ours.items() if name == pipeline or any(row.held().positions.values())}
+
+
+def check_one_shard(node: str, table: str, held: Mapping[str, Held]) -> None:
+    """Raise :class:`InvalidPipeline` where a table has rows of several shards, and one asks for those of its own."""
+    if len(held) > 1:
+        raise InvalidPipeline(
+            f"{node}: table {table} has rows of {len(held)} shards: {', '.join(sorted(held))}.",
+            why="a row of a table does not say which shard has written it: those of the others would be too many.",
+            do="compare all shards at once: holdfast reconcile does.",
+        )
 
 
 def positions_text(positions: Positions) -> str:

@@ -6,7 +6,7 @@ never write to the table, the driver writes what they staged.  Design: 0043, "Sq
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from holdfast import faults
 from holdfast.connectors.kit import refusals, rewinds, sql
 from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.compared_columns import Moved
-from holdfast.connectors.kit.expected import is_moved, unpublished
+from holdfast.connectors.kit.expected import are_moved, unpublished
 from holdfast.connectors.kit.explained import EXPLANATIONS
 from holdfast.connectors.kit.refusals import TableRows
 from holdfast.connectors.kit.rewinds import EPOCHS
@@ -327,28 +327,43 @@ class SqlSink:
     @contextmanager
     def content(self) -> Iterator[SqlContent]:
         """Open a view of the rows, on a connection of its own: others may write meanwhile."""
+        with self.content_of_shards() as (content, held):
+            sql.check_one_shard(self._node, self._table.name, held)
+            yield content
+
+    @contextmanager
+    def content_of_shards(self) -> Iterator[tuple[SqlContent, dict[str, Held]]]:
+        """Open the same view, with the ledgers of all shards in it."""
         session = self._session.beside()
         try:
             with session.snapshot() as connection:
-                row = self._book.row(connection)
+                rows = self._book.shards(connection)
                 if missing := self._table.missing(connection):
                     raise sql.not_added_yet(self._node, self._table.name, missing)
-                yield SqlContent(connection, self._table_now(connection), row.held() if row else Held())
+                held = {name: row.held() for name, row in rows.items()}
+                own = held.get(self._pipeline, Held())
+                yield SqlContent(connection, self._table_now(connection), own), held
         finally:
             session.close()
 
     def repair(self, repair: Repair) -> int | None:
         """Remove and write rows.  Durable writes: 1. the transaction; after a crash it is there or it is not."""
+        return self.repair_of_shards(repair, {self._pipeline: repair.held})
+
+    def repair_of_shards(self, repair: Repair, held: Mapping[str, Held]) -> int | None:
+        """Remove and write rows under the locks of all shards' ledger rows; durable writes as of ``repair``."""
         try:
             with self._session.transaction() as connection:
-                row = self._book.own_row(connection, self._generation)
-                if is_moved(row.held(), repair.held):
+                rows = self._book.shards(connection, locks=True)
+                sql.check_generation(self._node, self._pipeline, self._generation, rows.get(self._pipeline))
+                if are_moved({name: row.held() for name, row in rows.items()}, held):
                     return None
                 self._table.dialect.hold(connection, self._table)
                 count = repair_rows(connection, self._table_now(connection), repair)
                 if self._table.mode.rewindable and repair.written.num_rows:
                     # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
-                    self._book.restart_epochs(connection, self._table, row)
+                    for name, row in rows.items():
+                        replace(self._book, pipeline=name).restart_epochs(connection, self._table, row)
                 faults.reach("repair-uncommitted", repair.held.epoch, self._pipeline)
         except Moved:
             return None

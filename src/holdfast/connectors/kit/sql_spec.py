@@ -77,7 +77,7 @@ class SqlSpec(ABC):
 
     def connect(self, name: str, pipeline: str, schema: pa.Schema) -> Sink:
         """Connect, create the table when absent, and check that every column fits."""
-        sink = self._sink(name, pipeline, self._table(name, schema))
+        sink = self._sink(name, pipeline, self._table(name, pipeline, schema))
         try:
             sink.prepare()
         except BaseException:
@@ -87,14 +87,14 @@ class SqlSpec(ABC):
 
     def examine(self, name: str, pipeline: str, schema: pa.Schema) -> list[str]:
         """Check that every column fits, as ``connect`` does, without creating anything."""
-        table = self._table(name, schema)
+        table = self._table(name, pipeline, schema)
         with self._asking(name, pipeline) as connection:
             if connection is None or not table.exists(connection):
                 return []
             table.check(connection)
             return table.missing(connection)
 
-    def _table(self, name: str, schema: pa.Schema) -> SqlTable:
+    def _table(self, name: str, pipeline: str, schema: pa.Schema) -> SqlTable:
         node = f"sink {name!r}"
         schema = self._data(name, schema)
         self.mode.check_schema(node, schema)
@@ -105,7 +105,7 @@ class SqlSpec(ABC):
                 why=f"{self.dialect.system} treats such names as one.",
                 do="rename one before the sink.",
             )
-        return SqlTable(node, self.table, schema, self.mode, self.dialect)
+        return SqlTable(node, self.table, schema, self.mode, self.dialect, pipeline)
 
     def ledger(self, name: str, pipeline: str) -> SinkLedger | None:
         """Return what the ledger beside the table says."""

@@ -218,6 +218,8 @@ class SqlTable:
         How rows are written.
     dialect : SqlDialect
         Of its system.
+    pipeline : str
+        Who writes, where the table keeps epochs.
     """
 
     node: str
@@ -225,6 +227,7 @@ class SqlTable:
     schema: pa.Schema
     mode: TableMode
     dialect: SqlDialect
+    pipeline: str = ""
 
     @property
     def stored(self) -> pa.Schema:
@@ -395,7 +398,7 @@ class SqlTable:
         self._check_keys(batch)
         rows = batch.select(self.stored.names)
         if self.mode.rewindable:
-            rows = rows.append_column(rewinds.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
+            rows = rows.append_column(rewinds.EPOCH, rewinds.stamps(self.pipeline, epoch, batch.num_rows))
         if self.mode.delete is None:
             self.dialect.insert(connection, self, rows)
             return
@@ -411,18 +414,22 @@ class SqlTable:
                 self.dialect.insert(connection, self, some)
 
     def withdraw(self, connection: Connection, after_epoch: int) -> None:
-        """Remove the rows of later epochs."""
-        statement = f"DELETE FROM {self.quoted_name} WHERE {self.dialect.quoted(rewinds.EPOCH)} > ?"
-        connection.execute(statement, (after_epoch,))
+        """Remove the rows of later epochs of its writer."""
+        statement = f"DELETE FROM {self.quoted_name} WHERE {self._is_later}"
+        connection.execute(statement, rewinds.stamps_after(self.pipeline, after_epoch))
 
     def is_empty(self, connection: Connection) -> bool:
         """Return whether it has no row, of anybody."""
         return connection.execute(f"SELECT 1 FROM {self.quoted_name} LIMIT 1").fetchone() is None
 
     def count_after(self, connection: Connection, epoch: int) -> int:
-        """Return how many rows later epochs have."""
-        statement = f"SELECT count(*) FROM {self.quoted_name} WHERE {self.dialect.quoted(rewinds.EPOCH)} > ?"
-        return int(connection.execute(statement, (epoch,)).fetchone()[0])
+        """Return how many rows later epochs of its writer have."""
+        statement = f"SELECT count(*) FROM {self.quoted_name} WHERE {self._is_later}"
+        return int(connection.execute(statement, rewinds.stamps_after(self.pipeline, epoch)).fetchone()[0])
+
+    @property
+    def _is_later(self) -> str:
+        return f"{self.dialect.quoted(rewinds.EPOCH)} BETWEEN ? AND ?"
 
     def insertion(self, values: str) -> str:
         """Return the statement that adds rows."""

@@ -18,6 +18,7 @@ from holdfast.connectors.control.commands import (
     Command,
     DropPartition,
     Widen,
+    check_drops_own,
     kind_of,
     text_of,
     type_of,
@@ -26,6 +27,7 @@ from holdfast.connectors.control.commands import (
 from holdfast.connectors.kit.sql import CONTROL
 from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres import command_blobs as blobs
+from holdfast.connectors.postgres.comparing.content import shards
 from holdfast.connectors.postgres.session import Connection
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.types import fits, qualified_type
@@ -174,6 +176,7 @@ class PostgresControl:
                     kind = pg.SQL(qualified_type(field.type))
                     connection.execute(form.format(target, pg.Identifier(name), kind))
             case DropPartition(values):
+                check_drops_own(command, shards(connection, self._table, *self._ours))
                 declared = {column.name: column.qualified for column in table.columns}
                 terms = [
                     pg.SQL("{} IS NULL").format(pg.Identifier(name))

@@ -41,14 +41,11 @@ class PostgresEpochs:
                     " PRIMARY KEY (pipeline, sink, epoch))"
                 ).format(self._name)
             )
-        others = connection.execute(
-            pg.SQL(
-                "SELECT DISTINCT pipeline, sink FROM {} WHERE target OPERATOR(pg_catalog.=) %s"
-                " AND NOT (pipeline OPERATOR(pg_catalog.=) %s AND sink OPERATOR(pg_catalog.=) %s)"
-            ).format(self._name),
-            (self._table.name, *self._ours),
+        writers = connection.execute(
+            pg.SQL("SELECT DISTINCT pipeline, sink FROM {} WHERE target OPERATOR(pg_catalog.=) %s").format(self._name),
+            (self._table.name,),
         ).fetchall()
-        rewinds.check_one_writer(self._table.node, self._table.name, [(pipeline, sink) for pipeline, sink in others])
+        rewinds.check_writers(self._table.node, self._table.name, self._ours, writers)
         if rewinds.has_gap(self._epochs(connection), row):
             self.restart(connection, row)
 
@@ -73,12 +70,7 @@ class PostgresEpochs:
         last = rewinds.last_at(epochs, to)
         if last is None:
             return Withdrawal(obstacle=rewinds.not_held(sorted(epochs)))
-        counted = connection.execute(
-            pg.SQL("SELECT pg_catalog.count(*) FROM {} WHERE {} OPERATOR(pg_catalog.>) %s").format(
-                self._table.identifier(), pg.Identifier(rewinds.EPOCH)
-            ),
-            (last,),
-        ).fetchone()
+        counted = connection.execute(self._table.count_after(last)).fetchone()
         assert counted is not None
         return Withdrawal(last, sum(epoch > last for epoch in epochs), int(counted[0]))
 
@@ -92,7 +84,7 @@ class PostgresEpochs:
         """
         last = rewinds.target_of(self._table.node, self._epochs(connection), record)
         self._check_transaction(connection)
-        connection.execute(self._table.withdraw(), (last,))
+        connection.execute(self._table.withdraw(last))
         self.forget(connection, after_epoch=last)
 
     def forget(self, connection: Connection, *, after_epoch: int) -> None:

@@ -8,7 +8,7 @@ and moves in the transaction that writes (or decides to commit) the rows.  Desig
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -131,7 +131,7 @@ class PostgresSink:
         session = PostgresSession(dsn, node, table, f"holdfast {pipeline}/{name}")
         try:
             with session.transaction() as connection:
-                target = catalog.find(connection, node, table, schema, mode)
+                target = replace(catalog.find(connection, node, table, schema, mode), pipeline=pipeline)
                 prepares = catalog.checked_way(connection, target, stage, with_commands=control is not None)
         except BaseException:
             session.drop()
@@ -447,27 +447,30 @@ class PostgresSink:
     @contextmanager
     def content(self) -> Iterator[PostgresContent]:
         """Open a view of the rows, on a connection of its own."""
+        with self.content_of_shards() as (content, held):
+            sql.check_one_shard(self._node, self._table.name, held)
+            yield content
+
+    @contextmanager
+    def content_of_shards(self) -> Iterator[tuple[PostgresContent, dict[str, Held]]]:
+        """Open the same view, with the ledgers of all shards in it."""
         if not self._has_all_columns:
             raise sql.not_added_yet(self._node, self._table.name, self._table.missing)
         session = replace(self._session, _connection=None)
         try:
-            with comparing.opened(session, self._table, self._ledger) as content:
-                yield content
+            with comparing.opened(session, self._table, (self._pipeline, self.name)) as found:
+                yield found
         finally:
             session.drop()
 
     def repair(self, repair: Repair) -> int | None:
         """Remove and write rows in one transaction."""
-        return repaired(
-            self._session,
-            self._table,
-            self._ledger,
-            self._epochs,
-            repair,
-            self._write_rows,
-            pipeline=self._pipeline,
-            generation=self._generation,
-        )
+        return self.repair_of_shards(repair, {self._pipeline: repair.held})
+
+    def repair_of_shards(self, repair: Repair, held: Mapping[str, Held]) -> int | None:
+        """Remove and write rows under the locks of all shards' ledger rows."""
+        ours = (self._pipeline, self.name)
+        return repaired(self._session, self._table, ours, repair, held, self._write_rows, generation=self._generation)
 
     def control_counts(self) -> dict[str, int]:
         """Return how many control rows of each kind were carried out."""

@@ -40,6 +40,8 @@ class PostgresTable:
         than the catalog's, only its own operator finds the rows that the index finds.
     missing : tuple of str
         Those of ``columns`` that the table had not when it was looked at, described as they will be.
+    pipeline : str
+        Who writes, where the table keeps epochs.
     """
 
     node: str
@@ -51,6 +53,7 @@ class PostgresTable:
     obstacle: str = ""
     key_equals: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    pipeline: str = ""
 
     @property
     def declared(self) -> pa.Schema:
@@ -70,12 +73,20 @@ class PostgresTable:
         """Return rows with the epoch they are published with, where the table keeps it."""
         if not self.mode.rewindable:
             return batch
-        return batch.append_column(rewinds.EPOCH, pa.repeat(pa.scalar(epoch, pa.int64()), batch.num_rows))
+        return batch.append_column(rewinds.EPOCH, rewinds.stamps(self.pipeline, epoch, batch.num_rows))
 
-    def withdraw(self) -> pg.Composed:
-        """Return the statement that removes the rows of epochs above one."""
-        return pg.SQL("DELETE FROM {} WHERE {} OPERATOR(pg_catalog.>) %s").format(
-            self.identifier(), pg.Identifier(rewinds.EPOCH)
+    def withdraw(self, epoch: int) -> pg.Composed:
+        """Return the statement that removes the rows of its writer's epochs after one."""
+        return pg.SQL("DELETE FROM {} WHERE {}").format(self.identifier(), self._is_after(epoch))
+
+    def count_after(self, epoch: int) -> pg.Composed:
+        """Return the statement that counts them."""
+        return pg.SQL("SELECT pg_catalog.count(*) FROM {} WHERE {}").format(self.identifier(), self._is_after(epoch))
+
+    def _is_after(self, epoch: int) -> pg.Composed:
+        first, last = map(pg.Literal, rewinds.stamps_after(self.pipeline, epoch))
+        return pg.SQL("{0} OPERATOR(pg_catalog.>=) {1} AND {0} OPERATOR(pg_catalog.<=) {2}").format(
+            pg.Identifier(rewinds.EPOCH), first, last
         )
 
     def identifier(self, name: str | None = None) -> pg.Identifier:

@@ -23,6 +23,13 @@ def divisible(spec: SourceSpec) -> Divisible | None:
     return spec if offers(spec, Divisible) else None
 
 
+def is_divided(spec: SourceSpec) -> bool:
+    """Return whether a source has a position for each segment that can be read alone: nothing is left to be divided."""
+    found = divisible(spec)
+    again: object = None if found is None else found.in_parts(found.parts or 1)
+    return found is not None and again == found
+
+
 def in_parts(spec: SourceSpec, parts: int) -> SourceSpec:
     """Return a declaration with a position for each segment; itself where it cannot be divided."""
     if isinstance(spec, WrappedSpec):

@@ -13,6 +13,7 @@ from holdfast.connectors.redis.form import Form, is_within
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.errors import InvalidPipeline
+from holdfast.shards.naming import shard_of
 
 TARGETS = "holdfast:targets"
 
@@ -44,13 +45,27 @@ def forget(client: Any, keys: SinkKeys) -> None:
     client.hdel(TARGETS, keys.name)
 
 
+def _are_shards(name: str, other: str) -> bool:
+    """Return whether two sinks are one of one pipeline, by shards of it.
+
+    Each has the ids of its own rows, and a key that the pipeline gives up stays noted by shards that start later.
+
+    Examples
+    --------
+    >>> _are_shards("trips/out", "trips-3/out"), _are_shards("trips/out", "trips-3/more"), _are_shards("a/out", "b/out")
+    (True, False, False)
+    """
+    (pipeline, _, sink), (theirs, _, its) = name.partition("/"), other.partition("/")
+    return sink == its and shard_of(pipeline)[0] == shard_of(theirs)[0]
+
+
 def _check(session: RedisSession, own: str, form: Form, node: str) -> dict[str, str]:
     noted = session.ask(lambda client: client.hgetall(TARGETS))
     texts = {name.decode(): said.decode() for name, said in noted.items()}
     for name, said in texts.items():
         other = json.loads(said)
         key, kind = str(other["key"]), str(other["kind"])
-        if name != own and (is_within(form.kind, form.key, key) or is_within(kind, key, form.key)):
+        if not _are_shards(name, own) and (is_within(form.kind, form.key, key) or is_within(kind, key, form.key)):
             raise InvalidPipeline(
                 f"{node}: key={form.key!r} and that of sink {name!r}, {key!r}, can name the same rows.",
                 why=f"{max(form.key, key, key=len)!r} begins with the other and a colon, as the hash of a row does: a "

@@ -14,7 +14,17 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.connectors.control.columns import Columns, ControlColumns, pieces
-from holdfast.connectors.control.commands import AddColumn, Command, DropPartition, Widen, kind_of, text_of, wrong
+from holdfast.connectors.control.commands import (
+    AddColumn,
+    Command,
+    DropPartition,
+    Widen,
+    check_drops_own,
+    kind_of,
+    text_of,
+    wrong,
+)
+from holdfast.connectors.kit.book import SqlBook
 from holdfast.connectors.kit.sql import CONTROL
 from holdfast.connectors.kit.sql_table import SqlTable
 from holdfast.connectors.sqlite.dialect import SQLITE, values_of
@@ -95,6 +105,7 @@ class SqliteControl:
             case Widen():  # its types have no width: INTEGER has 64 bits, and decimals are text
                 self._check_fits(connection, now, command)
             case DropPartition():
+                check_drops_own(command, SqlBook(SQLITE, self.pipeline, self.sink).shards(connection))
                 where, values = self._where(now, command)
                 connection.execute(f"DELETE FROM {table.quoted_name} WHERE {where}", values)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import invariant
-from holdfast.plan.chunks import Chunk, Routing
+from holdfast.plan.chunks import DRIVER, REPORT, Chunk, Routing
+from holdfast.plan.counts import EpochReport
+from holdfast.plan.laps import HERE, OTHER
 from holdfast.plan.levels.journal import At, BucketChange, PieceKey, StateVersion, StoredBucket, StoredPiece
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.parts import SnapshotParts
@@ -131,6 +133,11 @@ def call_bucket(
     return out, change
 
 
+def report_of(report: EpochReport, operator: str = "", number: int = 0) -> Chunk:
+    """Return the report of a host as a chunk."""
+    return Chunk(DRIVER, number, REPORT, 0, 0, operator, report.to_json().encode())
+
+
 class LevelsHere:
     """All levels in this process, one after the other: where there is no subplan between them that Spark evaluates.
 
@@ -152,6 +159,9 @@ class LevelsHere:
     ) -> tuple[list[Chunk], list[BucketChange]]:
         """Return what comes out of the last level, and what was changed of state."""
         passing, changes = list(chunks), []
+        laps = self._memory.laps
+        laps.take()  # what an epoch has left that failed
+        laps.to(OTHER)
         for level in self._levels:
             came, passing = passing, []
             for key, of_key in level.arriving(came):
@@ -159,4 +169,5 @@ class LevelsHere:
                 passing += out
                 if change is not None:
                     changes.append(change)
+        passing.append(report_of(EpochReport(waves={HERE: laps.take()})))
         return passing, changes

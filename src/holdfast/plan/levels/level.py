@@ -20,6 +20,7 @@ from holdfast.operators.waits import longest_waits
 from holdfast.plan.bounds import all_keys, moved
 from holdfast.plan.chunks import ROWS, Chunk, Packer, Routing, decode, in_order, rank_of
 from holdfast.plan.counts import Counts
+from holdfast.plan.laps import OTHER, Laps
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
@@ -74,10 +75,13 @@ class WorkerMemory:
         The latest tables of each bucket that it has processed.
     pace : Pace
         How often it computes which inputs keys wait for.
+    laps : Laps
+        Of its thread: whoever begins them takes them.
     """
 
     cache: Cache = field(default_factory=Cache)
     pace: Pace = field(default_factory=Pace)
+    laps: Laps = field(default_factory=Laps)
 
 
 class Level:
@@ -152,7 +156,7 @@ class Level:
             story=lambda: f"Addressed to: {[self._routing.address(chunk, self.number) for chunk in strays]}",
         )
         if not operator:
-            return self._passed(in_order(chunks))
+            return self._passed(in_order(chunks), memory.laps)
         bucket = _Bucket(self._stage.hosted[operator], label % self._routing.buckets, cells, at, memory)
         return self._called(bucket, in_order(chunks))
 
@@ -169,10 +173,10 @@ class Level:
 
     # --- what passes ----------------------------------------------------------------------------------------------
 
-    def _passed(self, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+    def _passed(self, chunks: Sequence[Chunk], laps: Laps) -> Iterator[Chunk]:
         """Pass chunks on; compute what the stage after this level does to rows that bypass it."""
         packers: dict[int, Packer] = {}
-        counts = Counts({})
+        counts = Counts({}, laps)
         for chunk in chunks:
             head = self._stage.relays.get(chunk.target) if chunk.kind == ROWS else None
             if head is None:
@@ -198,7 +202,8 @@ class Level:
 
     def _called(self, bucket: _Bucket, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
         """Call an operator's step for one bucket."""
-        hosted = bucket.hosted
+        hosted, laps = bucket.hosted, bucket.memory.laps
+        laps.to(hosted.name)
         stored, loaded, state = self._loaded(bucket)
         feeds = FeedBounds(hosted, loaded.feeds, self._routing.buckets)
         arrivals = arrivals_of(hosted, chunks, feeds)
@@ -211,7 +216,7 @@ class Level:
             bucket.cells.put_record(record.to_json())
         self._hold(bucket, record, state)
         packer = self._packer(rank_of(self.number, hosted.number, bucket.number), bucket.number)
-        counts = Counts({})
+        counts = Counts({}, laps)
         flow = _flow(hosted.step, arrivals, before, state, result)
         counts.flowed(hosted.name, flow)
         given: dict[str, GivenRows] = {}
@@ -223,7 +228,9 @@ class Level:
                 passing = bucket.at.passing.of(self.number, outlet, rows)
                 counts.flowed(hosted.name, {f"made.{output}": rows.num_rows, f"out.{output}": passing.num_rows})
                 yield from self._computed(f"{hosted.name}/{output}", passing, packer, counts)
+        laps.to(OTHER)
         yield from packer.rows()
+        laps.to(hosted.name)
         yield from self._bounds(bucket, result, packer)
         if feeds.has_moved and feeds.has_ended:
             yield from self._ends(bucket, packer)
@@ -233,6 +240,7 @@ class Level:
         if self._snapshot_parts is not None:
             kept = self._offered(bucket, record, state, has_moved=feeds.has_moved)
             report = replace(report, kept=kept)
+        laps.to(OTHER)
         yield packer.report(hosted.name, counts.report({bucket.name: report}, given))
 
     def _loaded(self, bucket: _Bucket) -> tuple[Record, Record, dict[str, pa.Table]]:

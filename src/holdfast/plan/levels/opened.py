@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
 from holdfast.plan.counts import Counts
+from holdfast.plan.laps import OTHER
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
 from holdfast.plan.stages import Stage, Subplan
 from holdfast.types.casting import fitted_column, nullable_type
@@ -263,14 +264,16 @@ class Closing:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield this task's chunks, addressed to the level behind this one."""
-        closed = _Closed(self.stage, self.routing, self.through)
+        closed = _Closed(self.stage, self.routing, self.through, f"{self.number}")
         with crossing():
             for batch in batches:
-                yield from self._sent(closed.take(batch))
-            yield from self._sent(closed.rest())
+                yield from self._sent(closed, closed.take(batch))
+            yield from self._sent(closed, closed.rest())
 
-    def _sent(self, chunks: Iterator[Chunk]) -> Iterator[pa.RecordBatch]:
+    def _sent(self, closed: _Closed, chunks: Iterator[Chunk]) -> Iterator[pa.RecordBatch]:
+        closed.counts.laps.to(OTHER)
         listed = list(chunks)
+        closed.counts.laps.to(None)  # Spark's plan has the turn
         if listed:
             yield self.routing.to_batch(listed, self.number + 1)
 
@@ -278,7 +281,7 @@ class Closing:
 class _Closed:
     """What one task has taken and not given yet: the rows of one chunk, and those of one rank that were computed."""
 
-    def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan) -> None:
+    def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan, wave: str) -> None:
         assert stage.subplan is not None
         assert stage.program is not None
         self._routes = stage.subplan.routes
@@ -290,7 +293,8 @@ class _Closed:
         self._head: Chunk | None = None
         self._packers: dict[int, Packer] = {}
         self._rank: int | None = None
-        self._counts = Counts({})
+        self._wave = wave
+        self.counts = Counts({})
 
     def take(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Take a batch; yield what is complete."""
@@ -312,9 +316,9 @@ class _Closed:
         yield from self._computed()
         for packer in self._packers.values():
             yield from packer.rows()
-        if self._counts.tally:
+        if self.counts.tally:
             packer = next(iter(self._packers.values()))
-            yield packer.report("", self._counts.report())
+            yield packer.report("", replace(self.counts.report(), waves={self._wave: self.counts.laps.take()}))
 
     def _wait(self, rows: pa.RecordBatch) -> None:
         if rows.num_rows:
@@ -367,5 +371,5 @@ class _Closed:
         self._rank = of.rank
         packer = self._packers.setdefault(of.rank, Packer(self._routing, of.rank, of.bucket))
         for batch in rows.to_batches():
-            for target, made in self._program.run(head, batch, self._counts):
+            for target, made in self._program.run(head, batch, self.counts):
                 yield from packer.add(int(target), made)

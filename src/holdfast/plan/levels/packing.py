@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
+from holdfast.plan.laps import READING, Laps
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages
@@ -70,18 +71,21 @@ class Packing:
         else:
             yield from source.read(span)
 
-    def rows(self, ordinal: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the chunks of one span."""
+    def rows(
+        self, ordinal: int, batches: Iterator[pa.RecordBatch], laps: Laps | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the chunks of one span; where it has no laps of its thread's, it reports its own."""
         assert self.program is not None
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
-        counts = Counts({self.source: self.timestamp})
+        counts = Counts({self.source: self.timestamp}, laps)
         pending: list[pa.RecordBatch] = []
         highest = UNBOUNDED
-        for batch in batches:
+        for batch in counts.laps.during(self.source, batches):
             for rows, bounds in [(batch, None)] if self.bounding is None else self.bounding.cut(batch):
                 if self.bounding is not None and pending and self.bounding.lowest(rows) < highest:
                     yield from self._sent(self._bounds(packer, pending))
                     pending, highest = [], UNBOUNDED
+                counts.laps.to(self.source)
                 counts.add(self.source, rows)
                 for target, made in self.program.run(self.source, rows, counts):
                     yield from self._sent(list(packer.add(int(target), made)))
@@ -91,7 +95,9 @@ class Packing:
         yield from self._sent(self._bounds(packer, pending))
         yield from self._sent(self._bounds_of_rows(packer, counts))
         if counts.found:
-            yield from self._sent([packer.report("", counts.report())])
+            report = counts.report()
+            report = report if laps is not None else replace(report, waves={READING: counts.laps.take()})
+            yield from self._sent([packer.report("", report)])
 
     def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the control chunks of one epoch: the end of sources, and calls of steps that depend on batch time."""

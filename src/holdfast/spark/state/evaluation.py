@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import ClassVar
 
 import pyarrow as pa
@@ -30,7 +30,8 @@ from holdfast.checkpoint.spark_log import active_until, plain
 from holdfast.errors import crossing, present
 from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import EpochReport, Observed, united
-from holdfast.plan.levels.host import LevelsHere, ReadPiece
+from holdfast.plan.laps import READING, STAGING, STATE, Laps, Spent
+from holdfast.plan.levels.host import LevelsHere, ReadPiece, report_of
 from holdfast.plan.levels.journal import BucketChange, JournalReader, StateJournal, StateVersion, StoredPiece
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.line import Outlets
@@ -195,9 +196,13 @@ class StateEvaluation:
     def _kept(self, report: EpochReport) -> EpochReport:
         """Let the journal have the state; return the report with what Spark counted, without the checkpointer's."""
         faults.reach("before-state", self._running.epoch)
+        laps = Laps()
+        laps.to(STATE)
         self._journal.write(self._running.batch_id, report.state)
+        waves = {**report.waves, STATE: laps.take()}
         buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
-        return EpochReport({**self._observe(), **report.observed}, buckets, outlets=report.outlets, tally=report.tally)
+        observed = {**self._observe(), **report.observed}
+        return replace(report, observed=observed, buckets=buckets, state=(), waves=waves)
 
 
 @dataclass(frozen=True)
@@ -210,9 +215,10 @@ class ChunkTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all chunks; yield the handles, then what the chunks report."""
         reports: list[EpochReport] = []
+        laps = Laps()
         with crossing():
-            yield self.staging.stage(self._rows(batches, reports))
-        yield answer_of(united(reports))
+            yield self.staging.stage(self._rows(laps.during(None, batches), reports), laps)
+        yield answer_of(united([*reports, EpochReport(waves={STAGING: laps.take()})]))
 
     def _rows(
         self, batches: Iterator[pa.RecordBatch], reports: list[EpochReport]
@@ -310,25 +316,32 @@ class EvaluationHere:
             size = source.size_between(begin, until)
             threads = 1 if size is not None and size < ALONE_BYTES else self.threads
             spans = list(source.spans(begin, until, parallelism=threads))
-            batches = self._packed(name, spans, threads)
+            batches, spent = self._packed(name, spans, threads)
+            yield report_of(EpochReport(waves={f"{READING} {name}": spent}))
             ended = (name,) if said.get("has_ended") and not said_before.get("has_ended") else ()
             if packing.waking or ended:
                 batches += packing.controls(len(spans), ended)
             for batch in batches:
                 yield from from_batch(batch)
 
-    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> list[pa.RecordBatch]:
+    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> tuple[list[pa.RecordBatch], Spent]:
         """Read spans as chunks, several at a time: reading and packing leave Python to other threads mostly."""
         packing = self.packings[name]
+        spent: list[Spent] = []
 
         def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
+            laps = Laps()
+            laps.to(name)
             source = self.sources.source(name, thread)
             mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
-            return [(ordinal, list(packing.rows(ordinal, packing.read(source, span)))) for ordinal, span in mine]
+            read = [(ordinal, list(packing.rows(ordinal, packing.read(source, span), laps))) for ordinal, span in mine]
+            spent.append(laps.take())
+            return read
 
         if threads == 1 or len(spans) == 1:
             packed = [pair for thread in range(threads) for pair in pack(thread)]
         else:
             with ThreadPoolExecutor(threads, thread_name_prefix="holdfast-read") as pool:
                 packed = [pair for pairs in pool.map(pack, range(threads)) for pair in pairs]
-        return [batch for _, batches in sorted(packed, key=lambda pair: pair[0]) for batch in batches]
+        batches = [batch for _, batches in sorted(packed, key=lambda pair: pair[0]) for batch in batches]
+        return batches, reduce(Spent.beside, spent, Spent())

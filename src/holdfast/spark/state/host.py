@@ -18,13 +18,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from holdfast.errors import crossing, invariant, present
-from holdfast.plan.chunks import CHUNKS, DRIVER, REPORT, Chunk, Routing, from_batch
+from holdfast.plan.chunks import CHUNKS, Chunk, Routing, from_batch
 from holdfast.plan.counts import EpochReport
-from holdfast.plan.levels.host import call_bucket
-from holdfast.plan.levels.journal import NOTHING, BucketChange, JournalReader, StateVersion, write_part
+from holdfast.plan.laps import OTHER
+from holdfast.plan.levels.host import call_bucket, report_of
+from holdfast.plan.levels.journal import NOTHING, JournalReader, StateVersion, write_part
 from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.opened import BatchTask
-from holdfast.ports import Store
 from holdfast.quarantine.mask import Passing
 from holdfast.spark import private
 from holdfast.store.paths import open_store
@@ -102,14 +102,20 @@ class LevelTask:
             at, batch_id, entry = _context()
             store = open_store(self.checkpoint)
             reader = JournalReader(store, self.below)
-            before = self._before(reader, entry)
+            before, laps = self._before(reader, entry), _worker.memory.laps
+            laps.take()  # what a task has left that failed
             for key, of_key in self.level.arriving(chunks):
+                laps.to(OTHER)
                 out, change = call_bucket(
                     self.level, self.routing, key, of_key, before, reader.piece, at, _worker.memory
                 )
                 if change is not None:
-                    out.append(self._written(store, batch_id, change))
+                    laps.to(change.at[0])
+                    written = write_part(store, self.below, batch_id, change)
+                    out.append(report_of(EpochReport(state=(written,)), *change.at))
+                laps.to(None)  # the next task has the turn
                 yield from self._batches(out)
+            yield from self._batches([report_of(EpochReport(waves={f"{self.number}": laps.take()}))])
 
     def _before(self, reader: JournalReader, entry: str) -> StateVersion:
         """Return the state that the epoch begins with, by what this worker has read of the journal."""
@@ -119,12 +125,6 @@ class LevelTask:
         version = reader.version_of(entry, known)
         _worker.version = (place, version)
         return version
-
-    def _written(self, store: Store, batch_id: int, change: BucketChange) -> Chunk:
-        """Write what was changed; return the report of it to the driver."""
-        operator, number = change.at
-        report = EpochReport(state=(write_part(store, self.below, batch_id, change),))
-        return Chunk(DRIVER, number, REPORT, 0, 0, operator, report.to_json().encode())
 
     def _batches(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
         gathered: list[Chunk] = []

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 from holdfast.checkpoint.explained import agreed
 from holdfast.config import Settings
-from holdfast.errors import HoldfastError, InDoubt, Unavailable
+from holdfast.errors import HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import every
 from holdfast.ports import Held, LedgerSpec, SinkLedger
@@ -96,6 +96,15 @@ class Following:
         session: SparkSession | None = None,
         digests_only: bool = False,
     ) -> None:
+        if pipeline.shard_by is not None:
+            raise InvalidPipeline(
+                f"the state of pipeline {pipeline.name!r} cannot be computed beside it: it has "
+                f"shard_by={pipeline.shard_by!r}.",
+                why="which segment has the rows of a key is recorded in the checkpoint of the main, and a replica that "
+                "reads in larger steps could decide otherwise.",
+                do="start the replica with the main's checkpoint, where both machines see it.",
+                pipeline=pipeline.name,
+            )
         self._asked = followed(pipeline)
         self._pipeline = pipeline
         stand_in = in_place(digests_only=digests_only)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Resumption
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Comparable, EpochRecord, Explanation, Held, Publication, Sink, Staged, Task
+from holdfast.ports import EpochRecord, Explanation, Held, Publication, Sink, Staged, Task
 from holdfast.positions import Positions
 from holdfast.reconcile.comparison import ContentComparison
 from holdfast.reconcile.report import Reconciled, left_out, without_refused
+from holdfast.reconcile.united import view_of
 from holdfast.shards.naming import sources_place
 from holdfast.starts.behind import published
 from holdfast.starts.in_doubt import coordinator_alone
@@ -84,9 +84,8 @@ class Rebuilding:
                 participant=name,
             )
         asked.tell("writing what the sink lacks")
-        assert offers(sink, Comparable)
         writer = sink.writer_factory()(Task(asked.pipeline.name, resumption.generation, epoch, 0, 0))
-        with sink.content() as actual, shadow.content(name) as expected:
+        with view_of(sink, asked.pipeline.name) as (actual, _), shadow.content(name) as expected:
             compared = ContentComparison(expected, actual)
             missing = extra = fetched = 0
             try:

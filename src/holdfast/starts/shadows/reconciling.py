@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,12 +37,16 @@ from holdfast.reconcile.stand_ins import (
     known_by,
     stand_in_of_digests,
 )
+from holdfast.shards.naming import sources_place
 from holdfast.starts.in_doubt import coordinator_alone
 from holdfast.starts.shadows.shadow import Shadow
 from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RowsExpected = Callable[[Wanted], AbstractContextManager[Content]]
+"""Computes the expected rows of some buckets."""
 
 EXAMPLES = 3
 """How many rows of each kind a report shows."""
@@ -132,7 +136,7 @@ class Reconciling:
         positions : Positions
             Up to where.
         """
-        return self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)[0]
+        return self._compared(sink, self.shadow_up_to(self.ledger().explanations, positions), positions)[0]
 
     def repair_at(self, sink: Sink, positions: Positions) -> Reconciled:
         """Make a sink what it should be at the positions that its ledger says, in a pipeline that is taken over.
@@ -142,12 +146,12 @@ class Reconciling:
         sink, positions
             As for :meth:`look_at`.
         """
-        found, repair = self._compared(sink, self.shadow_up_to(self._ledger().explanations, positions), positions)
+        found, repair = self._compared(sink, self.shadow_up_to(self.ledger().explanations, positions), positions)
         return self._repaired(sink, found, repair)
 
     def prepare(self) -> None:
         """Compute what the sink should hold now, and compare nothing: less is left to be done in a takeover."""
-        ledger = self._ledger()
+        ledger = self.ledger()
         self.shadow_up_to(ledger.explanations, ledger.held.positions)
 
     def mend(self, sink: Sink) -> Reconciled:
@@ -158,7 +162,7 @@ class Reconciling:
         sink : Sink
             Opened.  Whoever has opened it since may have published: the expected content goes where its view is.
         """
-        ledger = self._ledger()
+        ledger = self.ledger()
         found, repair = self._compared(sink, self.shadow_up_to(ledger.explanations, ledger.held.positions))
         return self._repaired(sink, found, repair)
 
@@ -176,7 +180,7 @@ class Reconciling:
             found, _ = self._compared(asked, shadow)  # outside of the takeover: the shadow is nearly there afterwards
             if found.is_equal:
                 return replace(found, repaired_count=0)
-        with self._taken_over(shadow) as sink:
+        with self.taken_over(shadow) as sink:
             return self.mend(sink)
 
     def shadow_up_to(self, explanations: Iterable[Explanation], positions: Positions) -> Shadow:
@@ -205,6 +209,9 @@ class Reconciling:
         shadow.learn(agreed({self.sink.name: explanations}))
         if self.checkpoint.is_dir():
             shadow.leave_out(open_store(str(self.checkpoint)))
+        of_all = sources_place(self.checkpoint, self.pipeline.name)
+        if self.pipeline.shard_by is not None and of_all.is_dir():
+            shadow.hold_as(open_store(str(of_all)))
         shadow.go_to(positions)
 
     def check_computable(self) -> None:
@@ -221,7 +228,7 @@ class Reconciling:
     @property
     def is_passed(self) -> bool:
         """Whether what was computed before is beyond the sink: for it everything would be computed anew."""
-        return self._chosen_shadow().is_beyond(self._ledger().held.positions)
+        return self._chosen_shadow().is_beyond(self.ledger().held.positions)
 
     def _chosen_shadow(self) -> Shadow:
         shadow = self._shadow(followed(self.pipeline))  # that of a replica has them all
@@ -267,7 +274,7 @@ class Reconciling:
     def _connected(self) -> Iterator[tuple[Sink, Shadow]]:
         """Yield the sink, not opened, and its shadow where the sink was a moment ago."""
         check_comparable(self.sink, self.pipeline.name)
-        ledger = self._ledger()
+        ledger = self.ledger()
         shadow = self.shadow_up_to(ledger.explanations, ledger.held.positions)
         sink = self.sink.spec.connect(self.sink.name, self.pipeline.name, shadow.schema(self.sink.name))
         try:
@@ -276,7 +283,7 @@ class Reconciling:
             sink.close()
 
     @contextmanager
-    def _taken_over(self, shadow: Shadow) -> Iterator[Sink]:
+    def taken_over(self, shadow: Shadow) -> Iterator[Sink]:
         """Yield the sink, of a pipeline that nobody else writes; by its checkpoint, or by the sink alone."""
         name = self.sink.name
         self.tell("taking the pipeline over")
@@ -288,7 +295,7 @@ class Reconciling:
             return
         sink = self.sink.spec.connect(name, self.pipeline.name, shadow.schema(name))
         try:
-            sink.open(RunIdentity(self.pipeline.name, self._ledger().held.generation + 1))
+            sink.open(RunIdentity(self.pipeline.name, self.ledger().held.generation + 1))
             yield sink
         finally:
             sink.close()
@@ -296,8 +303,18 @@ class Reconciling:
     def _repaired(self, sink: Sink, found: Reconciled, repair: Repair | None) -> Reconciled:
         if repair is None:
             return replace(found, repaired_count=0)
+        return self.repaired(found, lambda: cast("Comparable", sink).repair(repair))
+
+    def repaired(self, found: Reconciled, apply: Callable[[], int | None]) -> Reconciled:
+        """Apply a repair; return what was found, with what was changed.
+
+        Raises
+        ------
+        Unavailable
+            If the sink has changed since it was compared.
+        """
         self.tell("repairing")
-        count = cast("Comparable", sink).repair(repair)
+        count = apply()
         if count is None:
             raise Unavailable(
                 f"sink {self.sink.name!r} was not repaired: it has changed since it was compared.",
@@ -312,44 +329,59 @@ class Reconciling:
         assert offers(sink, Comparable)
         with sink.content() as actual:
             if at is None:
-                self._follow(actual, shadow)
+                self.follow(shadow, actual.held.positions)
             with shadow.content(self.sink.name) as expected:
-                columns = self._known_by(actual)
-                compared = ContentComparison(expected, actual, by=columns)
-                self.rest()
-                self.tell("asking both sides for digests")
-                wanted, there = compared.row_counts
-                if not compared.is_equal:
-                    self.tell(f"comparing the rows of {len(compared.differing)} buckets")
-                with self._rows_expected(compared, actual) if self.digests_only else nullcontext():
-                    found = differences(compared, columns, self.refused(), key=actual.key)
-                report = self._report(compared, found, actual, (wanted, there))
-                if report.is_equal:
-                    return report, None
-                return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
+                rows = partial(self.rows_expected, positions=actual.held.positions)
+                return self.compare(expected, actual, rows, self.refused())
+
+    def compare(
+        self, expected: Content, actual: Content, rows: RowsExpected, refused: Sequence[pa.Table]
+    ) -> tuple[Reconciled, Repair | None]:
+        """Compare a view of the sink with what it should hold.
+
+        Parameters
+        ----------
+        expected, actual : Content
+            The two.
+        rows : callable
+            Where the expected side has digests alone: computes the rows of some buckets of it.
+        refused : sequence of pyarrow.Table
+            Rows that the sink has refused.
+        """
+        columns = self._known_by(actual)
+        compared = ContentComparison(expected, actual, by=columns)
+        self.rest()
+        self.tell("asking both sides for digests")
+        counts = compared.row_counts
+        if not compared.is_equal:
+            self.tell(f"comparing the rows of {len(compared.differing)} buckets")
+        with ExitStack() as computing:
+            if self.digests_only and not compared.is_equal:
+                wanted = Wanted(compared.digests[0].bits, tuple(compared.differing.tolist()))
+                compared.fetch_from(computing.enter_context(rows(wanted)))
+            found = differences(compared, columns, refused, key=actual.key)
+        report = self._report(compared, found, actual, counts)
+        if report.is_equal:
+            return report, None
+        return report, Repair(actual.held, found.removed(actual.key), found.missing, compared.losses)
 
     @contextmanager
-    def _rows_expected(self, compared: ContentComparison, actual: Content) -> Iterator[None]:
-        """Compute the rows of the buckets that differ, and let them be fetched in the block."""
-        if compared.is_equal:
-            yield
-            return
+    def rows_expected(self, wanted: Wanted, positions: Positions) -> Iterator[Content]:
+        """Compute the expected rows of some buckets, and let them be fetched in the block."""
         directory = self.shadow_directory / "rows"
-        wanted = Wanted(compared.digests[0].bits, tuple(compared.differing.tolist()))
         shadow = self._shadow_in(directory, [self.sink], partial(stand_in_of_digests, wanted=wanted))
         self.tell(f"computing the rows of these buckets, in {directory}")
         try:
-            self._go(shadow, self._ledger().explanations, actual.held.positions)
+            self._go(shadow, self.ledger().explanations, positions)
             with shadow.content(self.sink.name) as rows:
-                compared.fetch_from(rows)
-                yield
+                yield rows
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _follow(self, actual: Content, shadow: Shadow) -> None:
+    def follow(self, shadow: Shadow, positions: Positions) -> None:
         """Let the shadow go where the view of the sink is: the pipeline may have published meanwhile."""
-        shadow.learn(agreed({self.sink.name: self._ledger().explanations}))
-        shadow.go_to(actual.held.positions)
+        shadow.learn(agreed({self.sink.name: self.ledger().explanations}))
+        shadow.go_to(positions)
 
     def _report(
         self,
@@ -380,7 +412,7 @@ class Reconciling:
         """Return the columns by which a row is the same row with other values."""
         return [name for name in known_by(self.sink, content.key) if name in content.schema.names]
 
-    def _ledger(self) -> SinkLedger:
+    def ledger(self) -> SinkLedger:
         """Return what the sink says it holds."""
         ledger = ledger_of(self.sink, self.pipeline.name)
         if ledger is None:

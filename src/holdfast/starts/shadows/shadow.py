@@ -34,6 +34,7 @@ from holdfast.ports import Comparable, Content, ExplainedSpec, Explanation, Ledg
 from holdfast.positions import Positions, SourcePositions, is_not_before
 from holdfast.quarantine.dead_letters import PREFIX, copy_letters
 from holdfast.reconcile.stand_ins import stand_in
+from holdfast.shards.keys import copy_claims
 from holdfast.spark.run import Run
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.context import StartOptions
@@ -131,6 +132,12 @@ class Shadow:
         store = open_store(str(self.checkpoint))
         store.prepare()
         copy_letters(letters, store)
+
+    def hold_as(self, claims: Store) -> None:
+        """Reject the rows that the pipeline has rejected as of another segment, by the checkpoint of all its shards."""
+        store = open_store(str(self.checkpoint))
+        store.prepare()
+        copy_claims(claims, store)
 
     def go_to(self, positions: Positions) -> None:
         """Compute what there is up to some positions, and wait for it.

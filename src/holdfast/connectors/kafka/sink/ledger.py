@@ -24,6 +24,7 @@ from holdfast.connectors.kafka.sink.session import KafkaSession, LogRecord
 from holdfast.connectors.kit.sql import LedgerRow, positions_text
 from holdfast.errors import Corrupt
 from holdfast.ports import EpochRecord, Explanation, Held, SinkLedger, Task
+from holdfast.shards.naming import shard_name, shard_of
 
 log = logging.getLogger("holdfast.connectors.kafka")
 
@@ -52,6 +53,20 @@ class KafkaNames:
     pipeline: str
     sink: str
     progress: str = PROGRESS
+
+    @staticmethod
+    def of(pipeline: str, sink: str, progress: str) -> KafkaNames:
+        """Return the names of a sink whose declaration names a topic for ledgers.
+
+        A shard has a topic of its own: in one that several share, a transaction of one that hangs would hide what the
+        others write behind it.
+
+        Examples
+        --------
+        >>> [KafkaNames.of(name, "out", "progress").progress for name in ("trips", "trips-3")]
+        ['progress', 'progress-3']
+        """
+        return KafkaNames(pipeline, sink, shard_name(progress, shard_of(pipeline)[1]))
 
     @property
     def key(self) -> str:

@@ -336,7 +336,7 @@ class KafkaSpec:
             columns = pa.schema([schema.field(column) for column in form.value_columns(schema)])
             form = replace(form, avro=self.avro.encoder(f"sink {name!r}", columns))
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}", self.compression)
-        names = KafkaNames(pipeline, name, self.progress)
+        names = KafkaNames.of(pipeline, name, self.progress)
         sink = KafkaSink(
             names, session, form, schema, stages=self.stages, timeout_ms=self.timeout_ms, topics=self.topics
         )
@@ -354,7 +354,7 @@ class KafkaSpec:
             from holdfast.connectors.kafka.sink.session import KafkaSession
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         try:
-            return asked(session, KafkaNames(pipeline, name, self.progress))
+            return asked(session, KafkaNames.of(pipeline, name, self.progress))
         finally:
             session.close()
 
@@ -367,6 +367,6 @@ class KafkaSpec:
         session = KafkaSession(self.brokers, f"sink {name!r}", f"holdfast-{pipeline}-{name}")
         topics = f"topic {self.form.topic}" if self.form.topic_by is None else "its topics"
         try:
-            return reset(session, KafkaNames(pipeline, name, self.progress), topics, is_dry_run=is_dry_run)
+            return reset(session, KafkaNames.of(pipeline, name, self.progress), topics, is_dry_run=is_dry_run)
         finally:
             session.close()

@@ -12,12 +12,14 @@ import pyarrow as pa
 from psycopg import sql as pg
 
 from holdfast.connectors.kit import rewinds
+from holdfast.connectors.kit.sql import LEDGER, LedgerRow, rows_of_shards
+from holdfast.connectors.postgres import catalog
 from holdfast.connectors.postgres.comparing import fetching, hashing
-from holdfast.connectors.postgres.ledger import PostgresLedger
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held
+from holdfast.shards.naming import shard_of
 from holdfast.types import canonical, lookup3
 from holdfast.types.canonical import Digests
 from holdfast.values import NO_LOSSES, Losses
@@ -178,11 +180,11 @@ def _bucket(hash_: pg.Composable, bits: int) -> pg.Composed:
 def opened(
     session: PostgresSession,
     table: PostgresTable,
-    ledger: PostgresLedger,
+    ours: tuple[str, str],
     *,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[PostgresContent]:
-    """Open a snapshot in which everything that the ledger says is visible.
+) -> Iterator[tuple[PostgresContent, dict[str, Held]]]:
+    """Open a snapshot in which everything that the ledgers of all shards say is visible; with what they hold.
 
     Prepared transactions are committed one by one after the ledger row has moved: until then rows are lacking.
 
@@ -199,18 +201,39 @@ def opened(
         with session.snapshot() as connection:
             connection.execute(_SETTINGS, (WORK_MEMORY,))
             _check_hashes(connection, session)
-            row = ledger.row_if_any(connection)
-            if row is None or row.in_progress is None:
-                yield PostgresContent(connection, session, table, row.held() if row else Held())
+            rows = shards(connection, table, *ours)
+            begun = next(((name, row) for name, row in rows.items() if row.in_progress is not None), None)
+            if begun is None:
+                held = {name: row.held() for name, row in rows.items()}
+                yield PostgresContent(connection, session, table, held.get(ours[0], Held())), held
                 return
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"{table.node}: table {table.name} is not whole: epoch {row.epoch} is decided and not all visible.",
+                f"{table.node}: table {table.name} is not whole: epoch {begun[1].epoch} of {begun[0]!r} is decided and "
+                "not all visible.",
                 why="its transactions are prepared, and whoever was to commit them has died.",
                 do="start the pipeline once: it completes them; then compare again.",
                 participant=table.node,
             )
         sleep(0.1)
+
+
+def shards(
+    connection: Connection, table: PostgresTable, pipeline: str, sink: str, suffix: str = ""
+) -> dict[str, LedgerRow]:
+    """Return the ledger rows of all shards that hold something, and the own one where it is there."""
+    if not catalog.check_ledger(connection, table):
+        return {}
+    base = shard_of(pipeline)[0]
+    found = connection.execute(
+        pg.SQL(
+            "SELECT pipeline, epoch, generation, positions, pts, in_progress FROM {} WHERE"
+            " sink OPERATOR(pg_catalog.=) %s AND (pipeline OPERATOR(pg_catalog.=) %s"
+            " OR pg_catalog.left(pipeline, %s) OPERATOR(pg_catalog.=) %s) ORDER BY pipeline {}"
+        ).format(table.identifier(LEDGER), pg.SQL(suffix)),
+        (sink, base, len(base) + 1, f"{base}-"),
+    ).fetchall()
+    return rows_of_shards(pipeline, ((name, LedgerRow(*row)) for name, *row in found))
 
 
 _SETTINGS = """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -12,15 +12,15 @@ from psycopg import sql as pg
 from holdfast import faults
 from holdfast.connectors.kit import sql
 from holdfast.connectors.kit.compared_columns import Moved
-from holdfast.connectors.kit.expected import is_moved
+from holdfast.connectors.kit.expected import are_moved
 from holdfast.connectors.postgres.comparing import content
 from holdfast.connectors.postgres.comparing.hashing import own_losses
 from holdfast.connectors.postgres.epochs import PostgresEpochs
-from holdfast.connectors.postgres.ledger import PostgresLedger, set_lock_timeout
+from holdfast.connectors.postgres.ledger import set_lock_timeout
 from holdfast.connectors.postgres.session import Connection, PostgresSession
 from holdfast.connectors.postgres.table import PostgresTable
 from holdfast.connectors.postgres.trials import LOCK_TIMEOUT
-from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Repair
+from holdfast.ports import HASH_COLUMN, PLACE_COLUMN, Held, Repair
 
 logger = logging.getLogger("holdfast.connectors.postgres")
 
@@ -30,15 +30,14 @@ WriteRows: TypeAlias = Callable[[Connection, PostgresTable, pa.Table, int], None
 def repaired(
     session: PostgresSession,
     table: PostgresTable,
-    ledger: PostgresLedger,
-    epochs: PostgresEpochs | None,
+    ours: tuple[str, str],
     repair: Repair,
+    seen: Mapping[str, Held],
     write_rows: WriteRows,
     *,
-    pipeline: str,
     generation: int,
 ) -> int | None:
-    """Remove and write rows; return how many, or None where the table or its ledger has moved.
+    """Remove and write rows; return how many, or None where the table, or the ledger of a shard, has moved.
 
     Another run that has opened the sink has a higher generation than this one: it may have repaired it, which moves
     neither epoch nor positions.
@@ -48,19 +47,20 @@ def repaired(
     try:
         with session.transaction() as connection:
             connection.execute(set_lock_timeout(LOCK_TIMEOUT))
-            found = ledger.locked_row(connection) if ledger.row_if_any(connection) is not None else None
-            row = sql.check_generation(table.node, pipeline, generation, found)
-            held = row.held()
-            if row.in_progress is not None or is_moved(held, repair.held):
+            rows = content.shards(connection, table, *ours, "FOR UPDATE")
+            held = sql.check_generation(table.node, ours[0], generation, rows.get(ours[0])).held()
+            is_begun = any(row.in_progress is not None for row in rows.values())
+            if is_begun or are_moved({name: row.held() for name, row in rows.items()}, seen):
                 return None
             _remove(connection, table, repair)
             written = repair.written.select(content.compared(table).names)
             if table.mode.delete is not None:
                 written = written.append_column(table.mode.delete, pa.repeat(False, written.num_rows))
             write_rows(connection, table, written, held.epoch)
-            if epochs is not None and written.num_rows:
+            if table.mode.rewindable and written.num_rows:
                 # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
-                epochs.restart(connection, row)
+                for name, row in rows.items():
+                    PostgresEpochs(table, name, ours[1]).restart(connection, row)
             faults.reach("repair-uncommitted", held.epoch)
     except Moved:
         return None

@@ -1,0 +1,153 @@
+"""A rewind of all shards: what each goes back to is recorded first, so that a crash leaves nothing to be guessed.
+
+Durable writes: 1. ``shards/rewinds/<n>.json``, put if absent: the decision.  2. the rewind of each shard (design/0012),
+and 3. that it is done, beside the record.  Dead after 1: whoever starts, or rewinds, carries it through, from the first
+shard that is not known to be done.  Dead between 2 and 3: the shard goes back to the same end again, and withdraws
+nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.ports import Store
+from holdfast.starts.rewind import Rewinding
+from holdfast.starts.rewind_target import Rewound
+from holdfast.store import sealed
+from holdfast.store.paths import numbered
+
+log = logging.getLogger("holdfast.rewind")
+
+REWINDS = "shards/rewinds/"
+"""Where they are recorded, in the checkpoint of the pipeline."""
+
+
+@dataclass(frozen=True)
+class ShardsRewinding:
+    """The shards of a pipeline, each with what it is rewound by.
+
+    Parameters
+    ----------
+    pipeline : str
+        The user's name.
+    store : Store
+        The checkpoint of the pipeline.
+    shards : mapping of int to Rewinding
+        Those that have run, by their numbers.
+    """
+
+    pipeline: str
+    store: Store
+    shards: Mapping[int, Rewinding]
+
+    def plan(self, to: str, left_out: Collection[str] = ()) -> dict[int, Rewound]:
+        """Return what a rewind of all shards would do; takes nothing over, changes nothing.
+
+        Parameters
+        ----------
+        to : str
+            A time, or the name of a checkpoint that each shard has: the number of an epoch is each shard's own.
+        left_out : collection of str
+            As for :meth:`~holdfast.starts.rewind.Rewinding.plan`.
+
+        Raises
+        ------
+        InvalidPipeline
+            If ``to`` is the number of an epoch, or one shard cannot go back.
+        """
+        if to.isdigit():
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline!r} cannot go back to epoch {to}: its shards are {_list(self.shards)}.",
+                why="each of them counts its own epochs.",
+                do=f"name one: --shard K --to {to}; or a time, or a checkpoint that all of them have.",
+                pipeline=self.pipeline,
+            )
+        return {shard: each.plan(to, left_out) for shard, each in self.shards.items()}
+
+    def do(self, to: str, left_out: Collection[str] = ()) -> dict[int, Rewound]:
+        """Go back, all of them; an interrupted rewind of before is carried through first.
+
+        Parameters
+        ----------
+        to, left_out
+            As for :meth:`plan`.
+
+        Raises
+        ------
+        InvalidPipeline
+            As :meth:`plan`; nothing was changed.
+        Unavailable
+            If another process rewinds, too.
+        HoldfastError
+            Whatever the rewind of a shard raises: the next start carries it through.
+        """
+        self.carry_through()
+        targets = {str(shard): planned.to for shard, planned in self.plan(to, left_out).items()}
+        number = max(numbered(self.store, REWINDS), default=0) + 1
+        record = sealed.dump({"targets": targets, "left_out": sorted(left_out)})
+        if not self.store.put_if_absent(f"{REWINDS}{number:08d}.json", record):
+            raise Unavailable(
+                f"another process rewinds pipeline {self.pipeline!r}.",
+                why="it has recorded a rewind meanwhile.",
+                do="do it again: that one is carried through first.",
+                pipeline=self.pipeline,
+            )
+        return self._carried_through(number)
+
+    def carry_through(self) -> dict[int, Rewound]:
+        """Finish a rewind that was recorded and interrupted: before any shard starts.
+
+        Returns
+        -------
+        dict
+            What was done now, by shards; empty where nothing was left to do.
+        """
+        number = max(numbered(self.store, REWINDS), default=0)
+        return self._carried_through(number) if number else {}
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a rewind was recorded and interrupted."""
+        number = max(numbered(self.store, REWINDS), default=0)
+        return bool(number and self._missing(number, self._record(number)["targets"]))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _carried_through(self, number: int) -> dict[int, Rewound]:
+        record, found = self._record(number), dict[int, Rewound]()
+        for shard in self._missing(number, record["targets"]):
+            rewinding, target = self.shards[shard], record["targets"][str(shard)]
+            log.info("shard %d goes back to epoch %d, by rewind %d of all shards", shard, target, number)
+            rewinding.carry_through()
+            found[shard] = rewinding.do(str(target), record["left_out"])
+            self.store.put(_done(number, shard), b"{}")
+        return found
+
+    def _missing(self, number: int, targets: Mapping[str, int]) -> list[int]:
+        done = {*self.store.keys(REWINDS)}
+        return sorted(int(shard) for shard in targets if _done(number, int(shard)) not in done)
+
+    def _record(self, number: int) -> dict[str, Any]:
+        key = f"{REWINDS}{number:08d}.json"
+        try:
+            found: dict[str, Any] = sealed.load(self.store.get(key) or b"")
+            return {"targets": dict(found["targets"]), "left_out": list(found["left_out"])}
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{key!r} in the checkpoint cannot be read.",
+                why=f"{error}; it says to where shards go back.",
+                do="restore the file from a copy of the checkpoint.",
+                participant=key,
+            ) from error
+
+
+def _done(number: int, shard: int) -> str:
+    return f"{REWINDS}{number:08d}-{shard}.done"
+
+
+def _list(shards: Mapping[int, object]) -> str:
+    return ", ".join(map(str, shards))
