@@ -241,7 +241,7 @@ def test_what_keeps_state_runs_in_shards_only_if_these_are_independent(tmp_path:
         counts = ticks | hf.accumulate(by="value", n=hf.count(), name="counts")
         return hf.Pipeline("counted", counts | hf.write.memory(name="out"), **more)
 
-    with pytest.raises(InvalidPipeline, match="keeps state"):
+    with pytest.raises(InvalidPipeline, match="puts rows of one key together"):
         pipeline().start(checkpoint=tmp_path / "one", shards=2)
     assert pipeline(shards="independent").shards == "independent"
     with pytest.raises(InvalidPipeline, match="how many there are is said at a start"):
