@@ -4,53 +4,16 @@ What they have in common is the port alone.  PostgreSQL and every sink by itself
 """
 
 import os
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-import pyarrow.dataset as dataset
 import pytest
 
-from holdfast.connectors.files.sink.spec import FilesSinkSpec
-from holdfast.connectors.sqlite.spec import SqliteSpec
 from holdfast.graph.trigger import SinkPace
 from holdfast.store.local import LocalStore
-from holdfast.testing import SCHEMA, Load, Setting, World, crash_loop, real_sink, simulated_sink
-from holdfast.testing.simulation.world import PIPELINE
+from holdfast.testing import Load, Setting, World, crash_loop, simulated_sink
+from tests.sim.real_sinks import files, sqlite
 
 SHORT = Load(row_count=4, epoch_rows_max=3, task_failure_rate=0.2)
-
-
-def sqlite(name, path):
-    spec = SqliteSpec(path=os.fspath(path), table="rows")
-
-    def rows():
-        if not path.exists():
-            return []
-        with closing(sqlite3.connect(path)) as connection:
-            has_table = connection.execute("select 1 from sqlite_master where name = 'rows'").fetchone()
-            query = "select id, segment, seq, value from rows order by rowid"
-            return connection.execute(query).fetchall() if has_table else []
-
-    def leftovers():
-        return [os.fspath(found) for found in Path(f"{path}-holdfast").rglob("*") if found.is_file()]
-
-    return real_sink(name, lambda: spec.connect(name, PIPELINE, SCHEMA), rows, leftovers, is_ordered=True)
-
-
-def files(name, directory):
-    spec = FilesSinkSpec(os.fspath(directory))
-
-    def rows():
-        found = dataset.dataset(directory, format="parquet", schema=SCHEMA).to_table().to_pylist()
-        return [tuple(row[column] for column in SCHEMA.names) for row in found]
-
-    def leftovers():
-        own = directory / "_holdfast" / PIPELINE / name
-        return [os.fspath(path) for path in [*own.glob("staging/*"), *own.glob("writing/*")]]
-
-    return real_sink(name, lambda: spec.connect(name, PIPELINE, SCHEMA), rows, leftovers)
 
 
 def unlike(count, new_path):

@@ -27,6 +27,9 @@ LEFT = "left.json"
 BEGINNING = "beginning.json"
 """Where the pipeline begins; absent where that is the beginning of its sources."""
 
+_WHERE_SET = ("seed", "replayed", "retired", "backfilled", "graph_since", "layout")
+"""What is recorded only where it is something."""
+
 
 @dataclass(frozen=True)
 class DirectoryHeader:
@@ -56,6 +59,8 @@ class DirectoryHeader:
     backfilled : tuple of str
         Sinks that get everything while the positions to pass are passed; empty where there are none, and in records of
         older versions.
+    layout : int
+        Number of the layout of shards under which it began; 0 where it began under none.
     """
 
     base: int
@@ -68,6 +73,7 @@ class DirectoryHeader:
     graph_since: int = 0
     from_us: int | None = None
     backfilled: tuple[str, ...] = ()
+    layout: int = 0
 
     @property
     def replay_count(self) -> int:
@@ -95,7 +101,7 @@ class DirectoryHeader:
     def to_json(self) -> bytes:
         """Return the record as it is stored."""
         self._check()
-        value = {name: getattr(self, name) for name in ("seed", "replayed", "retired", "backfilled", "graph_since")}
+        value = {name: getattr(self, name) for name in _WHERE_SET}
         more = {name: of for name in ("kept", "graph", "from_us") if (of := getattr(self, name)) is not None}
         return sealed.dump({"base": self.base, "seek": self.seek, **{n: v for n, v in value.items() if v}, **more})
 
@@ -160,6 +166,7 @@ def _parse(record: dict[str, Any]) -> DirectoryHeader:
         int(record.get("graph_since", 0)),
         record.get("from_us"),
         tuple(record.get("backfilled", ())),
+        int(record.get("layout", 0)),
     )
 
 

@@ -359,10 +359,11 @@ def flush(
 ) -> None:
     """Ask the run that is alive to seal segments, and sinks with commit_every to commit.  Returns at once."""
     with frame.settings(as_json):
-        from holdfast.cli.flushing import flush_sinks, runs_to_flush
+        from holdfast.controller.flushing import flush_sinks, runs_to_flush
 
         pipeline = load_target(target)
-        for name, store in runs_to_flush(pipeline, checkpoint):
+        stores = None if checkpoint is None else frame.shard_stores(checkpoint)
+        for name, store in runs_to_flush(pipeline, stores):
             asked = flush_sinks(pipeline.with_sources(name, {}), sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 

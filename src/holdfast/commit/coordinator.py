@@ -389,18 +389,39 @@ class Coordinator:
         """
         with self._failures.stopping(record.epoch):
             self._publisher.flush()
-            held = self._delivery.held
-            named = [name for name, each in held.items() if each.epoch > 0 and name not in left_out]
-            decided, last_epoch = Decided(record, dict.fromkeys(named, ())), self._claims.last_epoch
             demand(record.rewound_to is not None, record, self._run, "it is not a rewind")
-            demand(record.epoch > last_epoch, record, self._run, f"it is a rewind, and the last epoch is {last_epoch}")
-            check_commit(decided, self._delivery.names, last_epoch, self._run)
-            self._stories.take(record.epoch, Event.STAGE, detail=f"a rewind to epoch {record.rewound_to}")
-            self._claims.note_rewind(record.epoch)
-            key = self._ledger.decide(decided)
-            self._stories.take(record.epoch, Event.DECIDE)
-            faults.reach("after-decide", record.epoch, record.pipeline)
-            self._publisher.carry_out([Underway(decided, key)])
+            named = [name for name, each in self._delivery.held.items() if each.epoch > 0 and name not in left_out]
+            self._carry_out(record, named, f"a rewind to epoch {record.rewound_to}")
+
+    def hand_over(self, record: EpochRecord) -> None:
+        """Give the sinks other positions than those that they hold, without rows: segments move between shards.
+
+        Parameters
+        ----------
+        record : EpochRecord
+            Of this generation; its epoch is above all others.
+
+        Notes
+        -----
+        As :meth:`rewind`.  Sinks that do not remember what they hold are left out.
+        """
+        with self._failures.stopping(record.epoch):
+            self._publisher.flush()
+            named = [name for name in self._delivery.names if self._delivery.remembers(name)]
+            if named:
+                self._carry_out(record, named, "a hand-over")
+
+    def _carry_out(self, record: EpochRecord, sinks: Sequence[str], what: str) -> None:
+        """Decide an epoch that is none of the engine's, and publish it."""
+        decided, last_epoch = Decided(record, dict.fromkeys(sinks, ())), self._claims.last_epoch
+        demand(record.epoch > last_epoch, record, self._run, f"it is {what}, and the last epoch is {last_epoch}")
+        check_commit(decided, self._delivery.names, last_epoch, self._run)
+        self._stories.take(record.epoch, Event.STAGE, detail=what)
+        self._claims.note_rewind(record.epoch)
+        key = self._ledger.decide(decided)
+        self._stories.take(record.epoch, Event.DECIDE)
+        faults.reach("after-decide", record.epoch, record.pipeline)
+        self._publisher.carry_out([Underway(decided, key)])
 
     def flush(self) -> None:
         """Publish everything that is decided; returns when every sink holds it."""

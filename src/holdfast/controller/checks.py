@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
+from holdfast.graph.nodes import is_stateful
 from holdfast.plan.shard_key import check_declared
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
 from holdfast.shards.naming import SHARDS_MAX
@@ -16,15 +17,18 @@ if TYPE_CHECKING:
 
 
 def shard_key_of(pipeline: Graph) -> str:
-    """Return by what the shards of a pipeline keep state apart; empty where none is kept.
+    """Return by what the shards of a pipeline keep state apart; empty where nothing has to be.
 
     Raises
     ------
     InvalidPipeline
-        If state is kept, or rows are replaced, and it is not said in which shard the rows of a key are.
+        If state is kept, or rows are replaced, and it is not said that rows of one key are in one segment.
     """
-    check_declared(pipeline, independent=pipeline.shards == INDEPENDENT)
-    return pipeline.shard_by or pipeline.shards or ""
+    independent = pipeline.shards == INDEPENDENT
+    check_declared(pipeline, independent=independent)
+    if pipeline.shard_by is not None:
+        return pipeline.shard_by
+    return INDEPENDENT if independent and any(map(is_stateful, pipeline.nodes)) else ""
 
 
 def check_options(asked: StartOptions) -> None:

@@ -55,7 +55,8 @@ def begin(asked: StartOptions) -> Run:
     wanted = asked.settings.shards
     if not (wanted or asked.only_shard is not None) and not _has_shards(asked.checkpoint):
         return begin_run(asked)
-    if wanted == 1 and asked.only_shard is None and not _has_shards(asked.checkpoint):
+    is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
+    if wanted == 1 and not is_divided and asked.only_shard is None and not _has_shards(asked.checkpoint):
         return begin_run(asked)
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))

@@ -63,9 +63,8 @@ class Graph:
         sinks : sequence of SinkNode
             Attached to streams of this graph.
         """
-        return Graph(
-            self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at, self.shard_by, self.shards
-        )
+        of_all = (self.commit_at, self.shard_by, self.shards)
+        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, *of_all)
 
     def with_sources(self, name: str, specs: Mapping[str, SourceSpec]) -> Graph:
         """Return this graph under another name, with other declarations of some sources.
@@ -83,9 +82,8 @@ class Graph:
             made[node] = replace(node, spec=spec, inputs=tuple(made[each] for each in node.inputs))
         sinks = tuple(replace(sink, stream=Stream(made[sink.inputs[0]])) for sink in self.sinks)
         building.adopt((*made.values(), *sinks))
-        return Graph(
-            name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at, self.shard_by, self.shards
-        )
+        of_all = (self.commit_at, self.shard_by, self.shards)
+        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, *of_all)
 
     @property
     def sources(self) -> tuple[Node, ...]:

@@ -1,22 +1,28 @@
 """Layouts: which shard has which segments, as numbered records that are put where they are absent and never change.
 
-The newest counts.  A crash after one was put, and before any shard has begun under it, leaves a record that the next
-start finds and uses.
+The newest that counts holds.  One is proposed, then it is looked whether somebody has taken a shard over meanwhile,
+then it is decided that it counts.  Whoever takes a shard over looks for proposals afterwards, and decides that one
+which is not decided does not count.  So of two that do this at once at most one goes on: who took over either saw the
+proposal, or was seen (as decisions and fences do, ``commit/ledger.py``).  A crash between proposal and decision leaves
+what the next start does away with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
 from holdfast.shards.assignment import Assignment
+from holdfast.shards.moves import Move
 from holdfast.store import sealed
 from holdfast.store.paths import numbered
 
 LAYOUTS = "shards/layout/"
 """Where they are, in the checkpoint of the pipeline."""
+DECIDED = "shards/decided/"
+"""Where it is noted of each whether it counts."""
 INDEPENDENT = "independent"
 """What stands for the shard key where each shard gives a result of its own."""
 
@@ -35,12 +41,15 @@ class ShardLayout:
         The column by which rows of one key are in one segment; ``"independent"``, or empty where no state is kept.
     number : int
         Its number, from 1 on; 0 while it is not recorded.
+    moves : mapping of int to Move
+        Shard -> what becomes of it; empty where no segment that was begun moves.
     """
 
     assignment: Assignment
     parts: Mapping[str, int] = field(default_factory=dict)
     by: str = ""
     number: int = 0
+    moves: Mapping[int, Move] = field(default_factory=dict)
 
     @property
     def shard_count(self) -> int:
@@ -54,7 +63,7 @@ class ShardLayout:
 
 
 def newest_layout(store: Store) -> ShardLayout | None:
-    """Return the layout that counts; None where the pipeline has no shards.
+    """Return the layout that counts; None where the pipeline has no shards.  Changes nothing.
 
     Parameters
     ----------
@@ -67,13 +76,14 @@ def newest_layout(store: Store) -> ShardLayout | None:
         If it is damaged: an older one may not be used instead.
     """
     found = numbered(store, LAYOUTS)
-    if not found:
+    number = next((each for each in sorted(found, reverse=True) if _counts(store, each)), None)
+    if number is None:
         return None
-    number = max(found)
     key = found[number]
     try:
         value = sealed.load(store.get(key) or b"")
-        return ShardLayout(Assignment.from_json(value["assignment"]), value["parts"], value["by"], number)
+        moves = {int(shard): Move.from_json(move) for shard, move in value["moves"].items()}
+        return ShardLayout(Assignment.from_json(value["assignment"]), value["parts"], value["by"], number, moves)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",
@@ -83,8 +93,26 @@ def newest_layout(store: Store) -> ShardLayout | None:
         ) from error
 
 
-def record_layout(store: Store, layout: ShardLayout) -> ShardLayout | None:
-    """Record a layout as the one that follows the layout of its number; None where another process has put one there.
+def settled_layout(store: Store) -> ShardLayout | None:
+    """Return the layout that counts, after a shard was taken over: a newer one that is not decided never counts.
+
+    Notes
+    -----
+    One durable write, where somebody died between proposing a layout and deciding it.
+
+    Raises
+    ------
+    Corrupt
+        As :func:`newest_layout`.
+    """
+    for number in sorted(numbered(store, LAYOUTS), reverse=True):
+        if _decide(store, number, counts=False):
+            break
+    return newest_layout(store)
+
+
+def record_layout(store: Store, layout: ShardLayout, look: Callable[[], None] = lambda: None) -> ShardLayout | None:
+    """Record a layout that follows the one of its number; None where another process has recorded one since.
 
     Parameters
     ----------
@@ -92,8 +120,49 @@ def record_layout(store: Store, layout: ShardLayout) -> ShardLayout | None:
         The checkpoint of the pipeline.
     layout : ShardLayout
         With the number of the layout that it follows, 0 for the first.
+    look : callable
+        Raises ``Fenced`` if a shard that was taken over for it has been taken over again.
+
+    Notes
+    -----
+    Durable writes: 1. the proposal.  A crash right after leaves what counts for nobody.  2. the decision.  A crash
+    right after leaves a layout that the next start carries through.
     """
-    number = layout.number + 1
-    value = {"assignment": layout.assignment.to_json(), "parts": dict(layout.parts), "by": layout.by}
-    is_put = store.put_if_absent(f"{LAYOUTS}{number:08d}.json", sealed.dump(value))
-    return replace(layout, number=number) if is_put else None
+    newest = newest_layout(store)
+    if (0 if newest is None else newest.number) != layout.number:
+        return None
+    number = max(numbered(store, LAYOUTS), default=0) + 1
+    moves = {str(shard): move.to_json() for shard, move in layout.moves.items()}
+    value = {"assignment": layout.assignment.to_json(), "parts": dict(layout.parts), "by": layout.by, "moves": moves}
+    key, data = f"{LAYOUTS}{number:08d}.json", sealed.dump(value)
+    if not store.put_if_absent(key, data) and store.get(key) != data:  # else the reply to our own put was lost
+        return None
+    look()
+    return replace(layout, number=number) if _decide(store, number, counts=True) else None
+
+
+def _decide(store: Store, number: int, *, counts: bool) -> bool:
+    """Decide whether a layout counts, unless that is decided; return whether it counts."""
+    store.put_if_absent(f"{DECIDED}{number:08d}.json", sealed.dump({"counts": counts}))
+    return _counts(store, number)
+
+
+def _counts(store: Store, number: int) -> bool:
+    """Return whether it is decided that a layout counts.
+
+    Raises
+    ------
+    Corrupt
+        If what was decided cannot be read.
+    """
+    key = f"{DECIDED}{number:08d}.json"
+    data = store.get(key)
+    try:
+        return data is not None and bool(sealed.load(data)["counts"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(
+            f"{key!r} in the checkpoint cannot be read.",
+            why=f"{error}; it says whether the layout of this number counts.",
+            do="restore the file from a copy of the checkpoint.",
+            participant=key,
+        ) from error

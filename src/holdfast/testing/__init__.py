@@ -13,7 +13,7 @@ from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFai
 from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.flow_contract import flow_contract
 from holdfast.testing.given import bound, close, malformed
-from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine, Workers
+from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine
 from holdfast.testing.simulation.process import Baton, CrashAt, Ending, Process, SimulatedCrash, SteppedLane
 from holdfast.testing.simulation.rows import SCHEMA, audit_rows, audit_values
 from holdfast.testing.simulation.scenario import (
@@ -32,6 +32,7 @@ from holdfast.testing.simulation.scenario import (
     sinks,
 )
 from holdfast.testing.simulation.seeds import SeedReport, simulate
+from holdfast.testing.simulation.tasks import Workers
 from holdfast.testing.simulation.world import PIPELINE, Life, Setting, SinkUnderTest, World, real_sink, simulated_sink
 from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from holdfast.testing.stand_in import StandIn

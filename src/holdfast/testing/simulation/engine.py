@@ -13,42 +13,22 @@ import json
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from holdfast import faults
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Coordinator
-from holdfast.errors import HoldfastError
-from holdfast.ports import Carried, EpochRecord, Explanation, Held, Part, Sink, Staged, Store, Task, Writer
+from holdfast.ports import Carried, EpochRecord, Explanation, Held, Part, Sink, Store
 from holdfast.positions import Positions
-from holdfast.testing.simulation.process import Process, SimulatedCrash
-from holdfast.testing.simulation.rows import NumberedRows, SimulatedEvaluation, TaskRun
+from holdfast.testing.simulation.process import Process
+from holdfast.testing.simulation.rows import NumberedRows, SimulatedEvaluation
+from holdfast.testing.simulation.tasks import EpochTasks, Workers
 
 SOURCE = "numbers"
 
 
 class EngineConflict(Exception):
     """Two drivers log the same epoch: Spark's "Multiple streaming queries are concurrently using" the checkpoint."""
-
-
-class Workers:
-    """Workers that outlived their driver; they stage when the test says so."""
-
-    def __init__(self) -> None:
-        self._late: list[Writer] = []
-
-    def add(self, writer: Writer) -> None:
-        """Leave a worker behind."""
-        self._late.append(writer)
-
-    def stage_late(self, how_many: int | None = None) -> None:
-        """Let the oldest ones take the cut of their input for its end, and stage."""
-        count = len(self._late) if how_many is None else how_many
-        late, self._late = self._late[:count], self._late[count:]
-        for writer in late:
-            try:
-                writer.stage()
-            except HoldfastError:
-                writer.abort()  # its place is gone: a sink may refuse it
 
 
 @dataclass(frozen=True)
@@ -116,13 +96,11 @@ class SimulatedEngine:
         evaluation: SimulatedEvaluation | None = None,
     ) -> None:
         self._pipeline = pipeline
-        self._sinks = sinks
         self._coordinator = coordinator
         self._store = store
-        self._process = process
         self._random = random_
         self.load = load
-        self._workers = workers
+        self._tasks = EpochTasks(pipeline, sinks, coordinator, process, random_, workers)
         self._explanations: Explanations | None = None
         self._directory = self._newest_directory()
         self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
@@ -202,7 +180,8 @@ class SimulatedEngine:
             tables = self._evaluation.carry(epoch, start, end, claim.sinks)
             parts: dict[str, tuple[Part, ...]] = {name: (Carried(table),) for name, table in tables.items()}
         else:
-            parts = self._stage(epoch, start, end, claim.sinks)
+            layout = partial(self._evaluation.tasks, epoch, start, end)
+            parts = self._tasks.stage(epoch, layout, claim.sinks, self.load.task_failure_rate)
             self._evaluation.keep(epoch, {name: sum(of.row_count for of in each) for name, each in parts.items()})
         faults.reach("after-stage", epoch)
         explanations = self._explained(parts)
@@ -223,64 +202,6 @@ class SimulatedEngine:
         """Return where epochs end: a source's log, in which an epoch has the number of its increment."""
         last = self._last("offsets/") + 1
         return [Explanation(SOURCE, each, str(self._offset(each - 1))) for each in range(number + 1, last + 1)]
-
-    def _stage(self, epoch: int, start: int, end: int, missing: frozenset[str]) -> dict[str, tuple[Part, ...]]:
-        """Run the tasks; when one fails, now and then the whole stage again with another layout."""
-        attempt = 0
-        while True:
-            received: dict[str, list[Part]] = {name: [] for name in self._sinks if name in missing}
-            for task, run in enumerate(self._evaluation.tasks(epoch, start, end)):
-                while (handles := self._attempt(epoch, task, attempt, run, missing)) is None:
-                    attempt += 1
-                    if self._random.random() < 0.3:
-                        break
-                if handles is None:
-                    break
-                for name, handle in handles.items():
-                    received[name].append(handle)
-            else:
-                return {name: tuple(parts) for name, parts in received.items()}
-
-    def _attempt(
-        self, epoch: int, task: int, attempt: int, run: TaskRun, missing: frozenset[str]
-    ) -> dict[str, Staged] | None:
-        """Run one attempt of one task; None when it failed, whatever it left behind."""
-        tables = run(missing)
-        fate = self._fate()
-        handles = {}
-        for name, table in tables.items():
-            identity = Task(self._pipeline, self._coordinator.generation, epoch, task, attempt)
-            writer = self._sinks[name].writer_factory()(identity)
-            for batch in table.to_batches():
-                writer.write(batch)
-            if fate == "aborts":
-                writer.abort()
-            elif fate == "lives on":
-                self._workers.add(writer)
-            else:
-                handles[name] = self._received(f"stage {name} {identity.name}", writer)
-        return handles if fate == "succeeds" else None
-
-    def _received(self, label: str, writer: Writer) -> Staged:
-        """Let a worker stage, and receive the handle; if the driver dies before, the worker stages late."""
-        has_begun = False
-
-        def stage() -> Staged:
-            nonlocal has_begun
-            has_begun = True
-            return writer.stage()
-
-        try:
-            return self._process.write(label, stage)
-        except SimulatedCrash:
-            if not has_begun:
-                self._workers.add(writer)
-            raise
-
-    def _fate(self) -> str:
-        if self._random.random() >= self.load.task_failure_rate:
-            return "succeeds"
-        return self._random.choice(("aborts", "lives on", "answer is lost"))
 
     def _last(self, prefix: str) -> int:
         keys = self._store.keys(self._directory.below + prefix)

@@ -121,11 +121,28 @@ class Process:
             if point in INSIDE_SINKS:
                 self.write(f"{point} {epoch}", lambda: None)
 
-        faults.install(hook)
+        thread = threading.get_ident()
+        before = _HOOKS.get(thread)
+        _HOOKS[thread] = hook
+        faults.install(_call_hook)
         try:
             yield
         finally:
-            faults.install(None)
+            _HOOKS.pop(thread)
+            if before is not None:
+                _HOOKS[thread] = before
+            if not _HOOKS:
+                faults.install(None)
+
+
+_HOOKS: dict[int, faults.Hook] = {}
+"""Thread -> what is told of the points that it reaches: several processes may live, each in a thread of its own."""
+
+
+def _call_hook(point: str, epoch: int) -> None:
+    hook = _HOOKS.get(threading.get_ident())
+    if hook is not None:
+        hook(point, epoch)
 
 
 class SteppedLane:
@@ -212,10 +229,21 @@ class Baton:
     ----------
     random_ : random.Random
         Chooses who runs next.
+    is_frozen : callable, optional
+        Tells whether a driver stands still: it gets no turn while another one can take it.
+    switch_rate : float
+        How often the turn is given away; where that is seldom, one stalls while another does much.
     """
 
-    def __init__(self, random_: random.Random) -> None:
+    def __init__(
+        self,
+        random_: random.Random,
+        is_frozen: Callable[[str], bool] = lambda name: False,
+        switch_rate: float = 1.0,
+    ) -> None:
         self._random = random_
+        self._is_frozen = is_frozen
+        self._switch_rate = switch_rate
         self._turns: dict[str, threading.Semaphore] = {}
         self._current = ""
         self._all_done = threading.Event()
@@ -224,6 +252,8 @@ class Baton:
         """Give the turn to a driver, perhaps this one, and wait for the next turn; called by driver ``name``."""
         if self._current != name:
             return  # not one of ours: the test's own thread
+        if self._switch_rate < 1.0 and not self._is_frozen(name) and self._random.random() >= self._switch_rate:
+            return
         self._pass_on()
         self._turns[name].acquire()
 
@@ -258,5 +288,6 @@ class Baton:
         if not self._turns:
             self._all_done.set()
             return
-        self._current = self._random.choice(sorted(self._turns))
+        names = sorted(self._turns)
+        self._current = self._random.choice([name for name in names if not self._is_frozen(name)] or names)
         self._turns[self._current].release()

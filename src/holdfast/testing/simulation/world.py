@@ -23,9 +23,10 @@ from holdfast.retry import RetryPolicy
 from holdfast.testing.clock import SimulatedClock
 from holdfast.testing.failures import Failures, NoFailures
 from holdfast.testing.faulty_sink import FaultySink
-from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine, Workers
+from holdfast.testing.simulation.engine import SOURCE, Load, SimulatedEngine
 from holdfast.testing.simulation.process import CrashAt, Process, SteppedLane
 from holdfast.testing.simulation.rows import SimulatedEvaluation, Workload, audit_rows, audit_values
+from holdfast.testing.simulation.tasks import Workers
 from holdfast.testing.sink import SimulatedSink, SimulatedTarget
 from holdfast.testing.store import FaultyStore, SimulatedStore
 
