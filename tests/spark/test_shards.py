@@ -86,6 +86,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     with ExitStack() as ending:
+        (tmp_path / "in").mkdir()
         found = Place(tmp_path)
         ending.callback(lambda: [run.stop() for run in found.runs.values()])
         yield found

@@ -218,11 +218,12 @@ class KeptShard:
         wait_s = self.retry.wait_s(self._failures - 1, self._random) if self._failures > 1 else 0.0
         self._due_s = now_s + wait_s
         log.warning(
-            "shard %d (%s) has failed, and is started again in %.1f s; the others go on: %s",
+            "shard %d (%s) has failed, and is started again in %.1f s; the others go on: %s %s",
             self.shard,
             self.name,
             wait_s,
             error.what,
+            error.why,
         )
 
     def _take_over(self) -> None:

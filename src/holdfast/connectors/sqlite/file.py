@@ -55,7 +55,8 @@ class DatabaseFile:
         self._creates = creates
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None
-        _all.add(self)
+        with _lock:  # a run that starts beside this one may be going through them
+            _all.add(self)
 
     def connection(self) -> sqlite3.Connection:
         """Return a connection to the file that is now at the path.
