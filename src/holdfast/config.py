@@ -34,7 +34,8 @@ from holdfast.types.units import duration_us, size_bytes
 PREFIX = "HOLDFAST_"
 
 OTHER_VARIABLES: dict[str, str] = {
-    "HOLDFAST_FAULT": "`<point>[:epoch]`: a process kills itself there (`holdfast.faults.POINTS`), as SIGKILL does",
+    "HOLDFAST_FAULT": "`<point>[:epoch][@shard]`: a process kills itself there (`holdfast.faults.POINTS`), as SIGKILL "
+    "does",
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
@@ -65,6 +66,7 @@ SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",
     "HOLDFAST_LEASE": "--lease",
+    "HOLDFAST_SHARDS": "--shards",
     "HOLDFAST_ON_POISON": "--on-poison",
     "HOLDFAST_ON_AUDIT": "--on-audit",
 }
@@ -276,6 +278,16 @@ class Settings(BaseSettings):
     restart_cap: Annotated[str, _duration("1 ms", "1 d")] = _setting(
         "1 min",
         "Longest wait between two restarts: a system that is back is noticed within this time.",
+    )
+    shards: Annotated[int, Field(ge=0, le=1000)] = _setting(
+        0,
+        "In how many shards a pipeline runs; also `start(shards=...)` and `--shards`.  0: as many as before, and one "
+        "at first.",
+    )
+    controller_freq: Annotated[int, Field(ge=100, le=3_600_000)] = _setting(
+        1_000,
+        "Milliseconds between two records of what all shards have done, for people: `holdfast inspect` shows it.  No "
+        "recovery reads it, and no shard waits for it.",
     )
     lease: Annotated[str, _duration("0 s", "10 min")] = _setting(
         "0 s",

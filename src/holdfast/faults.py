@@ -1,6 +1,7 @@
 """Named points at which a process can be killed: real crashes for tests and for users.
 
-``HOLDFAST_FAULT=<point>[:epoch]`` kills the process with SIGKILL the first time it reaches the point (of that epoch).
+``HOLDFAST_FAULT=<point>[:epoch][@shard]`` kills the process with SIGKILL the first time it reaches the point (of that
+epoch, in that shard).
 With ``HOLDFAST_FAULT_MARK=<path>`` only the first process dies, which creates that file: a worker that takes over from
 a killed one has the same variables.  Without the variable a point costs one dictionary look-up.  ``POINTS`` lists them
 all: a test walks the list, so a point that is not listed is refused.
@@ -48,16 +49,20 @@ COLUMN_POINTS = ("columns-uncommitted",)
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None
+_hook_shard: int | None = None
 
 
-def install(hook: Hook | None) -> None:
-    """Install a hook called at every point with ``(point, epoch)``: simulation raises from it.  None removes it."""
-    global _hook
-    _hook = hook
+def install(hook: Hook | None, *, shard: int | None = None) -> None:
+    """Install a hook called at every point with ``(point, epoch)``: simulation raises from it.  None removes it.
+
+    With ``shard`` it is called only at points that this shard reaches.
+    """
+    global _hook, _hook_shard
+    _hook, _hook_shard = hook, shard
 
 
-def reach(point: str, epoch: int) -> None:
-    """Die here if ``HOLDFAST_FAULT`` names this point (and epoch, when it gives one).
+def reach(point: str, epoch: int, pipeline: str = "") -> None:
+    """Die here if ``HOLDFAST_FAULT`` names this point (and epoch, and shard, when it gives them).
 
     Parameters
     ----------
@@ -65,6 +70,8 @@ def reach(point: str, epoch: int) -> None:
         A key of ``POINTS``.
     epoch : int
         The epoch at work.
+    pipeline : str
+        Its pipeline, or the shard of one.
 
     Notes
     -----
@@ -72,24 +79,27 @@ def reach(point: str, epoch: int) -> None:
     """
     if point not in POINTS:
         raise ValueError(f"{point!r} is not listed in faults.POINTS")
-    if _hook is not None:
+    if _hook is not None and _hook_shard in (None, _shard_of(pipeline)):
         _hook(point, epoch)
     wanted = os.environ.get("HOLDFAST_FAULT")
-    if wanted and _matches(wanted, point, epoch) and _is_first():
+    if wanted and _matches(wanted, point, epoch, _shard_of(pipeline)) and _is_first():
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def obstacle(wanted: str) -> str:
-    """Return why a value of ``HOLDFAST_FAULT`` has no effect; empty where it names a point, and an epoch or none.
+    """Return why a value of ``HOLDFAST_FAULT`` has no effect; empty where it names a point, and perhaps more.
 
     Examples
     --------
-    >>> obstacle("after-decide:5"), obstacle("after-decide:five")
+    >>> obstacle("after-decide:5@2"), obstacle("after-decide:five")
     ('', "'five' is not an epoch: write for instance after-decide:3")
     """
+    wanted, at, shard = wanted.partition("@")
     name, _, number = wanted.partition(":")
     if name not in POINTS:
         return f"{name!r} is not a crash point; there are {', '.join(POINTS)}"
+    if at and not shard.isdecimal():
+        return f"{shard!r} is not a shard: write for instance {wanted}@1"
     is_epoch = number.isdecimal() and str(int(number)) == number
     return f"{number!r} is not an epoch: write for instance {name}:3" if number and not is_epoch else ""
 
@@ -106,6 +116,13 @@ def _is_first() -> bool:
     return True
 
 
-def _matches(wanted: str, point: str, epoch: int) -> bool:
+def _matches(wanted: str, point: str, epoch: int, shard: int) -> bool:
+    wanted, _, in_shard = wanted.partition("@")
     name, _, number = wanted.partition(":")
-    return name == point and number in ("", str(epoch))
+    return name == point and number in ("", str(epoch)) and in_shard in ("", str(shard))
+
+
+def _shard_of(pipeline: str) -> int:
+    # As holdfast.shards.naming, which is above this module.
+    number = pipeline.rpartition("-")[2]
+    return int(number) if number.isdecimal() and "-" in pipeline else 0

@@ -45,6 +45,9 @@ class Pipeline(Graph):
         The column by which rows of one key are in one segment of their source: then results are the same in however
         many shards the pipeline runs.  Checked here for the graph, and of each row when it is read: one of a value that
         another segment has had is rejected (``docs/shards.md``).
+    shards : str, optional
+        ``"independent"``: where the pipeline runs in shards, each keeps state of its own, and gives a result of the
+        segments that it reads.  By default a pipeline that keeps state runs as one.
 
     Raises
     ------
@@ -68,11 +71,13 @@ class Pipeline(Graph):
         hooks: Hooks = NONE,
         commit_at: Literal["pts"] | CommitAtPts | None = None,
         shard_by: str | None = None,
+        shards: Literal["independent"] | None = None,
     ) -> None:
         built_at = naming.origin()
         listed = tuple(unused)
         checks.check_arguments(name, sinks, built_at)
         checks.check_hooks(name, hooks, built_at)
+        checks.check_shards(name, shards, built_at)
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         if shard_by is not None:
@@ -88,11 +93,11 @@ class Pipeline(Graph):
             sinks = gated(name, nodes, sinks, boundary, built_at)
             nodes = nodes_of(sinks)
             checks.check_graph(name, nodes, sinks)
-        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary, shard_by)
+        super().__init__(name, tuple(sinks), nodes, listed, built_at, hooks, boundary, shard_by, shards)
         building.adopt((*nodes, *sinks))
 
     def start(self, *, checkpoint: str | os.PathLike[str], trigger: Trigger | None = None, **options: Any) -> Run:
-        """Start the pipeline and return its run.
+        """Start the pipeline and return its run; of several shards one that has the same methods.
 
         Parameters
         ----------
@@ -113,7 +118,7 @@ class Pipeline(Graph):
         from holdfast.spark.launch import early
 
         early.begin(self, options)
-        from holdfast.starts.start import start
+        from holdfast.controller.start import start
 
         return start(self, checkpoint=checkpoint, trigger=trigger or every("100 ms"), **options)
 

@@ -229,6 +229,37 @@ def held_by_every(several: Iterable[Positions]) -> dict[str, dict[str, Position]
     return {source: of for source, of in found.items() if of}
 
 
+def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:
+    """Return how many positions a source is behind, over all its segments.
+
+    Parameters
+    ----------
+    positions, newest : mapping of str to int or str
+        Segment -> next position to read, and the same after everything that is known.
+
+    Returns
+    -------
+    int or None
+        None when ``newest`` is unknown, or a position is an opaque text that differs; a segment without a position
+        counts from 0.
+
+    Examples
+    --------
+    >>> lag_between({"log": 3}, {"log": 10}), lag_between({}, {"log": 4}), lag_between({"log": 3}, None)
+    (7, 4, None)
+    """
+    if newest is None:
+        return None
+    lag = 0
+    for segment, end in newest.items():
+        here = positions.get(segment, 0)
+        if isinstance(end, int) and isinstance(here, int):
+            lag += max(0, end - here)
+        elif end != here:
+            return None
+    return lag
+
+
 def _lower_of(one: Position, other: Position) -> Position | None:
     if isinstance(one, int) and isinstance(other, int):
         return min(one, other)

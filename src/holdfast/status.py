@@ -18,6 +18,9 @@ from holdfast.time_use import TimeUse
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 """Life of a run; ``stopped`` and ``failed`` are its ends."""
 
+ShardState = Literal["starting", "running", "waiting", "stopping", "stopped", "failed"]
+"""Life of a shard: as of a run, and it may wait to be started again."""
+
 STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
 """Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown after these."""
 
@@ -44,7 +47,7 @@ class SourceStatus(_Picture):
     newest : mapping of str to int or str, optional
         Positions after everything the source knows now; None when it does not know.
     lag : int, optional
-        Positions between the two (:func:`lag_between`); None when unknown.
+        Positions between the two (:func:`~holdfast.positions.lag_between`); None when unknown.
     rows : int
         Rows read by this run.
     rejects : int
@@ -331,6 +334,40 @@ class ComparedSink(_Picture):
         return f"{at}: {self.actual:,} rows compared with {self.expected:,}: {found}"
 
 
+@dataclass(frozen=True)
+class ShardStatus(_Picture):
+    """One shard of a run at one moment.
+
+    Parameters
+    ----------
+    shard : int
+        Its number.
+    state : str
+        As of a run; and ``waiting``: it has failed, and is started again.
+    generation, epoch, rows_total, rows_per_s
+        As of a run.
+    lag : int, optional
+        Positions between what it has published and what its sources know; None when unknown.
+    restarts : int
+        How often it was started again.
+    doing : str
+        What it does now.
+    error : str, optional
+        Why it failed the last time, or what it retries.
+    """
+
+    shard: int
+    state: ShardState = "starting"
+    generation: int = 0
+    epoch: int = 0
+    rows_total: int = 0
+    rows_per_s: float = 0.0
+    lag: int | None = None
+    restarts: int = 0
+    doing: str = ""
+    error: str | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Status(_Picture):
     """A run at one moment.
@@ -375,6 +412,9 @@ class Status(_Picture):
         What the start has compared and repaired, in the order of the graph; empty unless it was asked to.
     time : TimeUse, optional
         Where the time of the last epochs went, and what limits the run; None before one has ended.
+    shards : tuple of ShardStatus
+        In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
+        are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
     """
 
     pipeline: str
@@ -397,6 +437,7 @@ class Status(_Picture):
     doing: str = ""
     compared: tuple[ComparedSink, ...] = ()
     time: TimeUse | None = None
+    shards: tuple[ShardStatus, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -406,37 +447,6 @@ class Status(_Picture):
     def __repr__(self) -> str:
         doing = f", {self.doing}" if self.doing else ""
         return f"<status of {self.pipeline!r}: {self.state}{doing}, epoch {self.epoch}, {self.rows_total:,} rows>"
-
-
-def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> int | None:
-    """Return how many positions a source is behind, over all its segments.
-
-    Parameters
-    ----------
-    positions, newest : mapping of str to int or str
-        Segment -> next position to read, and the same after everything that is known.
-
-    Returns
-    -------
-    int or None
-        None when ``newest`` is unknown, or a position is an opaque text that differs; a segment without a position
-        counts from 0.
-
-    Examples
-    --------
-    >>> lag_between({"log": 3}, {"log": 10}), lag_between({}, {"log": 4}), lag_between({"log": 3}, None)
-    (7, 4, None)
-    """
-    if newest is None:
-        return None
-    lag = 0
-    for segment, end in newest.items():
-        here = positions.get(segment, 0)
-        if isinstance(end, int) and isinstance(here, int):
-            lag += max(0, end - here)
-        elif end != here:
-            return None
-    return lag
 
 
 def is_number(value: Any) -> bool:

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast import faults
 from holdfast.cli import app
-from holdfast.cli.child import is_final
 from holdfast.errors import Diverged, HoldfastError
+from holdfast.shards.ends import is_final
 from tests.spark.running import STAGED, die_at, parquet_rows, sqlite_rows
 
 pytestmark = pytest.mark.spark

@@ -6,22 +6,26 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import holdfast as hf
-from holdfast import segments
+from holdfast import faults, segments
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
 from holdfast.controller.graph import ShardGraphs
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle
-from holdfast.graph.trigger import every
+from holdfast.graph.trigger import available_now, every
 from holdfast.pipeline import Pipeline
-from holdfast.shards.layout import ShardLayout
+from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.naming import shard_checkpoint
+from holdfast.shards.progress import read_progress
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
 from holdfast.starts.starting import Starting
+from holdfast.store.local import LocalStore
 from tests.spark.running import arrive, eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -136,3 +140,109 @@ def test_a_checkpoint_without_shards_goes_on_as_shard_0(place: Place) -> None:
     assert place.store() == place.ids
     assert before < {each.name for each in (place.checkpoint / "generations").iterdir()}
     assert place.ledgers() == ["rides"]
+
+
+def test_a_pipeline_runs_in_shards_and_goes_on_so(place: Place) -> None:
+    """Section 5: `start(shards=N)`; the next start has as many."""
+    place.arrive(*DIRECTORIES)
+    run = place.pipeline().start(checkpoint=place.checkpoint, trigger=every("50 ms"), shards=2)
+    eventually(lambda: place.table() == place.ids, what="rows of both shards")
+    eventually(lambda: sum(each.rows_total for each in run.status().shards) == 2 * len(place.ids))
+    status = run.status()
+    assert [(each.shard, each.state) for each in status.shards] == [(0, "running"), (1, "running")]
+    assert all(each.epoch > 0 and each.rows_total > 0 for each in status.shards)
+    assert run.stop()
+    assert run.wait()
+    assert sorted(set(place.ledgers())) == ["rides", "rides-1"]
+    record = read_progress(LocalStore(str(place.checkpoint)))
+    assert record is not None
+    assert [(each["shard"], each["state"]) for each in record.shards] == [(0, "stopped"), (1, "stopped")]
+    place.arrive(*DIRECTORIES)
+    again = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
+    assert [each.state for each in again.status().shards] == ["stopped", "stopped"]
+    assert place.table() == place.store() == place.ids
+    for count in (1, 3):
+        with pytest.raises(InvalidPipeline, match="2 shards"):
+            place.pipeline().start(checkpoint=place.checkpoint, shards=count)
+
+
+def test_what_ran_as_one_is_not_divided_yet(place: Place) -> None:
+    place.arrive("a")
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=1)
+    assert newest_layout(LocalStore(str(place.checkpoint))) is None
+    with pytest.raises(InvalidPipeline, match="has run without shards"):
+        place.pipeline().start(checkpoint=place.checkpoint, shards=2)
+
+
+def test_shards_whose_checkpoint_is_lost_are_not_dealt_anew(place: Place) -> None:
+    place.arrive(*DIRECTORIES)
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    with pytest.raises(InvalidPipeline, match="does not say which shard"):
+        place.pipeline().start(checkpoint=place.directory / "other", shards=2)
+
+
+@pytest.mark.parametrize("point", ["before-stage", "after-decide", "after-publish"])
+def test_a_shard_that_fails_leaves_the_other_alone(place: Place, point: str) -> None:
+    """Its recovery is its own: the other's query is the same one, and every row takes effect once."""
+    failures: list[int] = []
+
+    def hook(reached: str, epoch: int) -> None:
+        if reached == point and len(failures) < 3:
+            failures.append(epoch)
+            raise RuntimeError(f"{reached}:{epoch}")
+
+    run = place.pipeline().start(checkpoint=place.checkpoint, trigger=every("50 ms"), shards=2)
+    place.arrive(*DIRECTORIES)
+    eventually(lambda: place.table() == place.ids)
+    healthy = run.status().shards[0]
+    faults.install(hook, shard=1)
+    for _ in range(4):
+        place.arrive(*DIRECTORIES)
+        eventually(lambda: place.table() == place.ids, what="rows of both shards, after failures of one")
+    assert len(failures) == 3
+    status = run.status()
+    assert [each.restarts for each in status.shards] == [0, 3]
+    assert status.shards[0].generation == healthy.generation
+    run.stop()
+    assert run.wait()
+    assert place.table() == place.store() == place.ids
+
+
+def test_one_shard_runs_alone(place: Place) -> None:
+    with pytest.raises(InvalidPipeline, match="no shard 1"):
+        place.pipeline().start(checkpoint=place.checkpoint, only_shard=1)
+    place.arrive(*DIRECTORIES)
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    place.arrive(*DIRECTORIES)
+    before = len(place.table())
+    run = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), only_shard=1)
+    assert run.pipeline.name == "rides-1"
+    assert before < len(place.table()) < len(place.ids)
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
+    assert place.table() == place.store() == place.ids
+
+
+def test_hooks_of_setup_and_teardown_are_called_once_for_all(place: Place) -> None:
+    called: list[str] = []
+    place.arrive(*DIRECTORIES)
+    hooks = hf.Hooks(
+        on_setup=lambda: called.append("setup"),
+        on_start=lambda: called.append("start"),
+        on_teardown=lambda: called.append("teardown"),
+    )
+    plain = place.pipeline()
+    hf.Pipeline("rides", *plain.sinks, hooks=hooks).run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    assert called == ["setup", "start", "start", "teardown"]
+
+
+def test_what_keeps_state_runs_in_shards_only_if_these_are_independent(tmp_path: Path) -> None:
+    def pipeline(**more: Any) -> Pipeline:
+        ticks = hf.read.rate(rows_per_second=1000, name="ticks")
+        counts = ticks | hf.accumulate(by="value", n=hf.count(), name="counts")
+        return hf.Pipeline("counted", counts | hf.write.memory(name="out"), **more)
+
+    with pytest.raises(InvalidPipeline, match="keeps state"):
+        pipeline().start(checkpoint=tmp_path / "one", shards=2)
+    assert pipeline(shards="independent").shards == "independent"
+    with pytest.raises(InvalidPipeline, match="how many there are is said at a start"):
+        pipeline(shards=4)

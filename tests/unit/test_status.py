@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait, lag_between
+from holdfast.positions import lag_between
+from holdfast.status import EpochStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
 from holdfast.store import records
 
 SEEN = OperatorStatus(

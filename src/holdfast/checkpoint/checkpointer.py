@@ -323,7 +323,7 @@ class Checkpointer:
         # 1. files.  A crash leaves files that no manifest names: the next snapshot uses or prunes them.
         operators = self._read(ended, self._last)
         self._check_fenced()
-        faults.reach("snapshot-files", ended.epoch)
+        faults.reach("snapshot-files", ended.epoch, self._pipeline)
         manifest = Manifest(
             self._pipeline,
             self._generation,
@@ -342,7 +342,7 @@ class Checkpointer:
             # Written, then looked: the new owner may not have seen it, and may have gone another way since.
             self._store.delete(manifest.key.path)
             raise
-        faults.reach("snapshot-manifest", ended.epoch)
+        faults.reach("snapshot-manifest", ended.epoch, self._pipeline)
         self._last = manifest
         if self._barriers is not None:
             self._barriers.learn(manifest)

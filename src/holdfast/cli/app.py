@@ -26,7 +26,10 @@ from holdfast.cli.frame import (
     DropState,
     EndAt,
     FromCheckpoint,
+    OnlyShard,
     RebuildState,
+    Shards,
+    ShownShard,
     SparkCheckpoint,
     Target,
 )
@@ -42,11 +45,13 @@ from holdfast.cli.trace import trace_
 from holdfast.config import Settings
 from holdfast.explain import derived_names
 from holdfast.graph.event_time import check_commit_every
+from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.audit_report import audit_lines, audit_report, summed_audit
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.reading import configuration, examined
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
+from holdfast.observe.shards import of_shard
 from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
@@ -142,6 +147,8 @@ def run(
     replica: Annotated[
         bool, typer.Option("--replica", help="Wait with everything ready, and take over when the lease is free.")
     ] = False,
+    shards: Shards = None,
+    only_shard: OnlyShard = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -169,6 +176,8 @@ def run(
                 "--on-poison": on_poison,
                 "--on-audit": on_audit,
                 "--lease": lease,
+                "--shards": None if shards is None else str(shards),
+                "--only-shard": None if only_shard is None else str(only_shard),
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
             flags |= {"--rebuild-state": rebuild_state, "--compare-on-start": compare_on_start}
@@ -198,6 +207,8 @@ def run(
             "digests_only": digests_only or None,
             "on_poison": on_poison,
             "on_audit": on_audit,
+            "shards": shards,
+            "only_shard": only_shard,
             "settings": settings,
             **beginning,
         }
@@ -237,6 +248,7 @@ def inspect(
     audit: Annotated[
         bool, typer.Option("--audit", help="Show the rows of each operator instead, as the audit counted them.")
     ] = False,
+    shard: ShownShard = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a checkpoint and its sinks hold, or with TARGET alone what its operators would keep.
@@ -258,7 +270,9 @@ def inspect(
             report = summed_audit([audit_report(store) for store in frame.shard_stores(checkpoint)])
             frame.answer({"audit": report.to_json()}, audit_lines(report), as_json)
             return
-        pipeline = None if target is None else load_target(target)
+        pipeline: Graph | None = None if target is None else load_target(target)
+        if shard is not None:
+            pipeline, checkpoint = of_shard(pipeline, checkpoint, shard)
         directory = viewed_directory(checkpoint)
         has_run = frame.has_run(directory)
         inspection = frame.inspected(checkpoint, pipeline) if has_run or pipeline is None else None
@@ -345,10 +359,11 @@ def flush(
 ) -> None:
     """Ask the run that is alive to seal segments, and sinks with commit_every to commit.  Returns at once."""
     with frame.settings(as_json):
-        from holdfast.cli.flushing import flush_sinks, runs_to_flush
+        from holdfast.controller.flushing import flush_sinks, runs_to_flush
 
         pipeline = load_target(target)
-        for name, store in runs_to_flush(pipeline, checkpoint):
+        stores = None if checkpoint is None else frame.shard_stores(checkpoint)
+        for name, store in runs_to_flush(pipeline, stores):
             asked = flush_sinks(pipeline.with_sources(name, {}), sinks or (), partition, store)
         frame.answer({"flushed": asked}, [f"sink {name} was asked to flush" for name in asked], as_json)
 

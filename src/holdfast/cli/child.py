@@ -1,8 +1,5 @@
 """Children of a supervisor: processes that run a pipeline, and how they report its end.
 
-What is final: ``Fenced`` (two would keep fencing each other), ``InvalidPipeline``, ``BadRow``, ``Diverged`` unless a
-sink went back under a live run, and ``Corrupt`` unless it says that the next start restores.
-
 SIGINT and SIGTERM: the first asks for a graceful stop after the current epoch, the second exits immediately.
 
 Exiting immediately is a crash like any other: whatever was staged is resolved at the next start.  A supervisor's child
@@ -25,30 +22,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from holdfast.errors import STATE, BadRow, Corrupt, Diverged, Fenced, HoldfastError, InvalidPipeline
+from holdfast.errors import HoldfastError
 from holdfast.masking import masked
+from holdfast.shards.ends import is_final
 
 log = logging.getLogger("holdfast.supervisor")
 
 VARIABLE = "HOLDFAST_SUPERVISED"
 """Names the file in which a child says how it ended."""
-
-
-def is_final(error: HoldfastError) -> bool:
-    """Return whether a restart would hit the same error again.
-
-    Examples
-    --------
-    >>> is_final(Fenced("it")), is_final(HoldfastError("it")), is_final(Corrupt("it", participant="@state"))
-    (True, False, False)
-    """
-    if isinstance(error, Corrupt):
-        return error.participant != STATE
-    if isinstance(error, BadRow):
-        return not error.is_isolated_later
-    if isinstance(error, Diverged):
-        return not error.is_mended_by_start
-    return isinstance(error, InvalidPipeline | Fenced)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from holdfast.observe.inspection import Inspection, inspect_checkpoint
 from holdfast.observe.ledgers import lease_report
 from holdfast.observe.logs import FILE_NAME, FILE_ONLY, logging_to
 from holdfast.observe.reading import configuration, inspect_sources
+from holdfast.observe.shards import shard_reports
 from holdfast.observe.sink_answers import inspect_sinks, sinks_behind
 from holdfast.ports import Store
 from holdfast.shards.layout import newest_layout
@@ -60,6 +61,16 @@ FromCheckpoint = Annotated[
 ]
 BeginAt = Annotated[
     str | None, typer.Option(metavar="TIME", help="First start only: begin at a time (ISO 8601, or ticks).")
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Run it in N shards. Default: HOLDFAST_SHARDS, else as many as before.", min=1),
+]
+OnlyShard = Annotated[
+    int | None, typer.Option(metavar="K", help="Run this shard alone, of those that the checkpoint has.", min=0)
+]
+ShownShard = Annotated[
+    int | None, typer.Option("--shard", metavar="K", help="Show this shard, of a pipeline that runs in some.", min=0)
 ]
 EndAt = Annotated[str | None, typer.Option(metavar="TIME", help="End the run at a time: rows before it take effect.")]
 BeginState = Annotated[
@@ -132,6 +143,7 @@ def inspected(checkpoint: str, pipeline: Graph | None) -> Inspection:
     """Look into a checkpoint; with its pipeline, ask sinks and sources too."""
     store = existing_store(checkpoint)
     inspection = inspect_checkpoint(checkpoint, store, viewed_directory(checkpoint))
+    inspection = replace(inspection, shards=shard_reports(store, str(viewed_directory(checkpoint))))
     if pipeline is None:
         return inspection
     check_owner(inspection, pipeline)

@@ -18,10 +18,10 @@ from holdfast.capabilities import offers
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
-from holdfast.cli.shards import ShardTarget, chosen_of, targets_of
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.config import Settings
+from holdfast.controller.shard_targets import ShardTarget, chosen_of, targets_of
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode

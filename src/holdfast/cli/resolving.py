@@ -10,9 +10,9 @@ import typer
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.reject_rows import Rejected, rejected_json, rejected_lines
-from holdfast.cli.shards import ShardTarget, chosen_of, targets_of
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
+from holdfast.controller.shard_targets import ShardTarget, chosen_of, targets_of
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import common_unit
 from holdfast.observe.inspection import Inspection
@@ -51,7 +51,7 @@ def resolve_(
         answers = {
             each: _would_resolve(each, inspection, epoch, settings, reject_rows=reject_rows)
             if dry_run
-            else _resolved(each, settings, *asked)
+            else _resolve(each, settings, *asked)
             for each, inspection in inspected.items()
         }
         frame.answer(_value(answers), _lines(answers), as_json)
@@ -81,7 +81,7 @@ def _would_resolve(
     return answer, [*words.verdict_lines(inspection, epoch), *rejected_lines(found, dry_run=True)], None
 
 
-def _resolved(
+def _resolve(
     target: ShardTarget, settings: Settings, said: str, epoch: int | None, reject_rows: bool, as_json: bool
 ) -> Answer:
     from holdfast.cli.resolve import Resolving

@@ -4,9 +4,9 @@ A run whose JVM has died cannot be repaired from inside, and a process that was 
 restarts it is another process, which neither starts Spark nor holds rows.  A restart is a start like any other: it
 takes over, asks the sinks, and continues.
 
-What is final (:func:`holdfast.cli.child.is_final`) is not started again.  Anything else, a kill included, is: after
-waits that double, with jitter, up to a number of *consecutive* restarts.  A child that finished an epoch resets the
-count. Where a spare waits (:mod:`holdfast.cli.spare`), the first restart of a row waits for nothing.
+What is final (:func:`holdfast.shards.ends.is_final`) is not started again.  Anything else, a kill included, is:
+after waits that double, with jitter, up to a number of *consecutive* restarts.  A child that finished an epoch resets
+the count. Where a spare waits (:mod:`holdfast.cli.spare`), the first restart of a row waits for nothing.
 """
 
 from __future__ import annotations
@@ -161,6 +161,11 @@ def finished(directory: Path) -> tuple[Any, ...]:
     >>> finished(Path("/nowhere"))
     ('', -1)
     """
+    shards = sorted(directory.glob("shards/[0-9]*"))
+    return (*_finished_in(directory), *(each for shard in shards for each in _finished_in(shard)))
+
+
+def _finished_in(directory: Path) -> tuple[Any, ...]:
     searched: tuple[Any, ...] = ()
     with suppress(OSError, ValueError, KeyError, TypeError):  # damaged: the child reports it, if it matters
         noted = json.loads((directory / SEARCH).read_text())

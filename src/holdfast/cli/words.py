@@ -19,6 +19,7 @@ from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, Sin
 from holdfast.observe.ledgers import lease_lines
 from holdfast.observe.reading import Configuration, source_lines
 from holdfast.observe.schemas import schema_lines
+from holdfast.observe.shards import shard_lines
 from holdfast.observe.time_indexes import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
@@ -54,6 +55,7 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
     yield from lease_lines(inspection.lease)
     if (noted := inspection.supervisor) is not None:
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
+    yield from shard_lines(inspection.shards)
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:

@@ -261,7 +261,7 @@ class Coordinator:
             # Only now: a decision that recovery found may have named what a dead run staged.
             self._delivery.sweep(last_epoch + 1)
             self._delivery.add_columns()
-            faults.reach("recovery-resolved", last_epoch)
+            faults.reach("recovery-resolved", last_epoch, self._pipeline)
         return Resumption(self._generation, dict(self._delivery.held), resolved, last_epoch)
 
     @property
@@ -357,7 +357,7 @@ class Coordinator:
                     key = self._ledger.decide(decided)
                 self._publisher.expect(decided)
                 self._stories.take(record.epoch, Event.DECIDE)
-                faults.reach("after-decide", record.epoch)
+                faults.reach("after-decide", record.epoch, record.pipeline)
             self._publisher.take(decided, key)
 
     def admit(self, record: EpochRecord, parts: Mapping[str, Sequence[Part]]) -> None:
@@ -420,7 +420,7 @@ class Coordinator:
         self._claims.note_rewind(record.epoch)
         key = self._ledger.decide(decided)
         self._stories.take(record.epoch, Event.DECIDE)
-        faults.reach("after-decide", record.epoch)
+        faults.reach("after-decide", record.epoch, record.pipeline)
         self._publisher.carry_out([Underway(decided, key)])
 
     def flush(self) -> None:

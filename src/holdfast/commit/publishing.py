@@ -224,12 +224,12 @@ class Publisher:
             Publication(entry.record, entry.decided.parts[name]) for entry in group if name in entry.decided.parts
         ]
         with self._failures.noting(last):
-            faults.reach("before-publish", last)
+            faults.reach("before-publish", last, group[-1].record.pipeline)
             # 2. publish.  A crash right after leaves this sink holding the epochs and the next ones not: recovery
             #    asks each, skips those that hold them, and publishes the others from the decisions.  With one sink
             #    there is no decision: its own commit was it, and Spark's replay finds the sink holding the epoch.
             self._delivery.publish(name, publications, decision)
-            faults.reach("after-publish", last)
+            faults.reach("after-publish", last, group[-1].record.pipeline)
         with self._unpublished_lock:
             for entry in group:
                 self._unpublished.get(entry.record.epoch, set()).discard(name)
@@ -269,7 +269,7 @@ class Publisher:
             self._stories.take(record.epoch, Event.COMPLETE)
             if entry.key is None:
                 return
-            faults.reach("before-forget", record.epoch)
+            faults.reach("before-forget", record.epoch, record.pipeline)
             # 3. forget.  A crash right after leaves "done", of which Spark's commit log knows nothing: it replays
             #    the epoch, every sink holds it, nothing is evaluated.  A crash before: recovery asks, then forgets.
             with self._delivery.busy.at(LEDGER):
@@ -277,7 +277,7 @@ class Publisher:
             with self._unpublished_lock:
                 self._unpublished.pop(record.epoch, None)
             self._stories.take(record.epoch, Event.FORGET)
-            faults.reach("after-forget", record.epoch)
+            faults.reach("after-forget", record.epoch, record.pipeline)
 
     @property
     def _has_finished(self) -> bool:

@@ -378,10 +378,10 @@ class OpenDecisions:
             return entry
         rejected = decided.as_decided(name, refused)
         on_refused(name, decided.record, rejected)
-        faults.reach("rejected-kept", decided.record.epoch)
+        faults.reach("rejected-kept", decided.record.epoch, decided.record.pipeline)
         amended = decided.without(name, publication.parts, rejected)
         self._ledger.amend(key, amended)
-        faults.reach("rejected-decided", decided.record.epoch)
+        faults.reach("rejected-decided", decided.record.epoch, decided.record.pipeline)
         return Underway(amended, key)
 
 

@@ -117,7 +117,7 @@ class ConsoleSink:
             if epoch <= self._epoch:
                 continue
             self._print(publication)
-            faults.reach("publish-uncommitted", epoch)
+            faults.reach("publish-uncommitted", epoch, publication.record.pipeline)
             self._epoch = epoch
 
     def outcome(self, epoch: int) -> Outcome:

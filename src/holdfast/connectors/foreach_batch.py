@@ -220,7 +220,7 @@ class ForeachBatchSink:
             if record.epoch not in self._sent:
                 self._give(publication)
             staged = self._sent.pop(record.epoch)
-            faults.reach("publish-uncommitted", record.epoch)
+            faults.reach("publish-uncommitted", record.epoch, record.pipeline)
             held = Held(record.epoch, self._generation, record.positions, record.pts, recent_ends=record.recent_ends)
             self._note(held)
             for name in staged:

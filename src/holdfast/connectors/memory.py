@@ -171,7 +171,7 @@ class MemorySink:
                 return
             added = [batch for publication in new for batch in batches_of(publication, self._schema)]
             for publication in new:
-                faults.reach("publish-uncommitted", publication.record.epoch)
+                faults.reach("publish-uncommitted", publication.record.epoch, publication.record.pipeline)
             record = new[-1].record
             held = Held(record.epoch, self._generation, record.positions, record.pts, recent_ends=record.recent_ends)
             self._keep(added, held)

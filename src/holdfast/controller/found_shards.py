@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.capabilities import offers
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.errors import Diverged
 from holdfast.graph.graph import Graph
 from holdfast.ports import LedgerSpec, SinkLedger
@@ -130,7 +130,7 @@ def recovered_layout(graphs: ShardGraphs, said: Sequence[Ledgers], by: str = "")
                     raise _contradiction(graphs.pipeline.name, source, segment, lower, shard)
             assignment = keep(layout.assignment, [units[segment] for segment in begun], shard)
             layout = replace(layout, assignment=assignment)
-    return graphs.dealt(layout)
+    return dealt(layout, graphs.all_units(layout))
 
 
 def recovered_parts(graphs: ShardGraphs, said: Sequence[Ledgers]) -> dict[str, int]:

@@ -120,12 +120,12 @@ class ShardGraphs:
         """
         wanted = -(-shard_count // PARTS) * PARTS
         parts = {name: wanted for name, spec in self.divisible_sources.items() if _parts_of(in_parts(spec, wanted))}
-        return self.dealt(ShardLayout(Assignment(shard_count), parts, by))
+        layout = ShardLayout(Assignment(shard_count), parts, by)
+        return dealt(layout, self.all_units(layout))
 
-    def dealt(self, layout: ShardLayout) -> ShardLayout:
-        """Return a layout with the segments that there are now; those that have a shard keep it."""
-        units = [unit for name in self.divisible_sources for unit in self.units(layout, name).values()]
-        return replace(layout, assignment=assign(layout.assignment, units))
+    def all_units(self, layout: ShardLayout) -> dict[str, dict[str, str]]:
+        """Return source -> segment -> unit, of the segments that there are now."""
+        return {name: self.units(layout, name) for name in self.divisible_sources}
 
     def units(self, layout: ShardLayout, source: str) -> dict[str, str]:
         """Return segment -> unit, of the segments that a source has now."""
@@ -190,6 +190,12 @@ class ShardGraphs:
                 pipeline=self.pipeline.name,
                 participant=node.name,
             )
+
+
+def dealt(layout: ShardLayout, units: Mapping[str, Mapping[str, str]]) -> ShardLayout:
+    """Return a layout with units of sources; those that have a shard keep it."""
+    new = [unit for of in units.values() for unit in of.values()]
+    return replace(layout, assignment=assign(layout.assignment, new))
 
 
 def _inputs(node: Node, *, is_table: bool) -> list[Node]:

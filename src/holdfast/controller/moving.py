@@ -335,7 +335,7 @@ def check_layout(store: Store, layout: int, pipeline: str) -> None:
     store : Store
         The checkpoint of the pipeline.
     layout : int
-        The number of the layout that the controller runs.
+        The number of the layout that the controller runs; 0: a run without shards.
     pipeline : str
         Its name.
 
@@ -345,10 +345,11 @@ def check_layout(store: Store, layout: int, pipeline: str) -> None:
         If another controller has changed it: the shard may have other segments now.
     """
     newest = settled_layout(store)
-    if newest is None or newest.number != layout:
+    number = 0 if newest is None else newest.number
+    if number != layout:
         raise Fenced(
             f"the shards of pipeline {pipeline!r} have been changed by another start.",
-            why=f"this one runs layout {layout}, and {0 if newest is None else newest.number} holds now.",
+            why=f"this one runs layout {layout}, and {number} holds now.",
             do="nothing, if that was meant; else stop the other one and start this one again.",
             pipeline=pipeline,
         )

@@ -21,7 +21,7 @@ from holdfast.positions import Positions
 from holdfast.reconcile.digests import Wanted
 from holdfast.reconcile.report import Reconciled
 from holdfast.reconcile.stand_ins import check_comparable, shares_table
-from holdfast.reconcile.united import UnitedContent, summed, view_of
+from holdfast.reconcile.united import UnitedContent, add_up, view_of
 from holdfast.shards.layout import ShardLayout
 from holdfast.starts.shadows.rebuilding import Rebuilding
 from holdfast.starts.shadows.reconciling import Reconciling, ledger_of
@@ -62,9 +62,9 @@ class ShardsReconciling:
             If segments are between two shards: their number has been changed, and no start has carried that through.
         """
         if not shares_table(self.asked.sink):
-            return summed([part.look() for part in self._parts.values()])
-        with self._connected() as (sink, shadows):
-            return self._compared(sink, shadows)[0]
+            return add_up([part.look() for part in self._parts.values()])
+        with self._connection() as (sink, shadows):
+            return self._compare(sink, shadows)[0]
 
     def repair(self) -> Reconciled:
         """Compare, and give the sink what it lacks and take away what it has too many; of a table in one transaction.
@@ -77,18 +77,18 @@ class ShardsReconciling:
             If another run takes a shard over meanwhile.
         """
         if not shares_table(self.asked.sink):
-            return summed([part.repair() for part in self._parts.values()])
-        with self._connected() as (asked, shadows):
-            found, *_ = self._compared(asked, shadows)  # before the takeover: the shadows are nearly there afterwards
+            return add_up([part.repair() for part in self._parts.values()])
+        with self._connection() as (asked, shadows):
+            found, *_ = self._compare(asked, shadows)  # before the takeover: the shadows are nearly there afterwards
             if found.is_equal:
                 return replace(found, repaired_count=0)
         with ExitStack() as closing:
             sinks = [closing.enter_context(part.taken_over(shadows[name])) for name, part in self._parts.items()]
-            found, repair, held = self._compared(sinks[0], shadows)
+            found, repair, held = self._compare(sinks[0], shadows)
             if repair is None:
                 return replace(found, repaired_count=0)
             table, first = cast("SharedTable", sinks[0]), next(iter(self._parts.values()))
-            return first.repaired(found, lambda: table.repair_of_shards(repair, held))
+            return first.apply(found, lambda: table.repair_of_shards(repair, held))
 
     def rebuild(self) -> Reconciled:
         """Fill a sink that was emptied, or restored from an old copy: shard by shard, each under its own ledger.
@@ -98,7 +98,7 @@ class ShardsReconciling:
         InvalidPipeline, Fenced
             As :meth:`~holdfast.starts.shadows.rebuilding.Rebuilding.do`.
         """
-        return summed([Rebuilding(part).do() for part in self._all.values()])
+        return add_up([Rebuilding(part).do() for part in self._all.values()])
 
     def forget(self) -> None:
         """Remove what was computed."""
@@ -155,7 +155,7 @@ class ShardsReconciling:
                 )
 
     @contextmanager
-    def _connected(self) -> Iterator[tuple[Sink, Mapping[str, Shadow]]]:
+    def _connection(self) -> Iterator[tuple[Sink, Mapping[str, Shadow]]]:
         """Yield the sink, not opened, and the shadow of each shard where that was a moment ago."""
         shadows = {}
         for name, part in self._parts.items():
@@ -168,7 +168,7 @@ class ShardsReconciling:
         finally:
             sink.close()
 
-    def _compared(self, sink: Sink, shadows: Mapping[str, Shadow]) -> Compared:
+    def _compare(self, sink: Sink, shadows: Mapping[str, Shadow]) -> Compared:
         name = self.asked.sink.name
         with ExitStack() as views:
             actual, held = views.enter_context(view_of(sink, next(iter(shadows))))
@@ -181,7 +181,7 @@ class ShardsReconciling:
 
             part = self._parts[next(iter(held))]
             found, repair = part.compare(UnitedContent(expected), actual, partial(self._rows, held), refused)
-        return self._united(found, held), repair, held
+        return self._report(found, held), repair, held
 
     @contextmanager
     def _rows(self, held: Mapping[str, Held], wanted: Wanted) -> Iterator[Content]:
@@ -201,7 +201,7 @@ class ShardsReconciling:
                 participant=self.asked.sink.name,
             )
 
-    def _united(self, found: Reconciled, held: Mapping[str, Held]) -> Reconciled:
+    def _report(self, found: Reconciled, held: Mapping[str, Held]) -> Reconciled:
         """Return what was found, up to where all shards are."""
-        both = summed([replace(found, epoch=of.epoch, positions=of.positions) for of in held.values()])
+        both = add_up([replace(found, epoch=of.epoch, positions=of.positions) for of in held.values()])
         return replace(found, epoch=both.epoch, positions=both.positions, shard_count=both.shard_count)

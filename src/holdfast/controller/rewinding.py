@@ -124,12 +124,12 @@ class ShardsRewinding:
             log.info("shard %d goes back to epoch %d, by rewind %d of all shards", shard, target, number)
             rewinding.carry_through()
             found[shard] = rewinding.do(str(target), record["left_out"])
-            self.store.put(_done(number, shard), b"{}")
+            self.store.put(_mark(number, shard), b"{}")
         return found
 
     def _missing(self, number: int, targets: Mapping[str, int]) -> list[int]:
         done = {*self.store.keys(REWINDS)}
-        return sorted(int(shard) for shard in targets if _done(number, int(shard)) not in done)
+        return sorted(int(shard) for shard in targets if _mark(number, int(shard)) not in done)
 
     def _record(self, number: int) -> dict[str, Any]:
         key = f"{REWINDS}{number:08d}.json"
@@ -145,7 +145,7 @@ class ShardsRewinding:
             ) from error
 
 
-def _done(number: int, shard: int) -> str:
+def _mark(number: int, shard: int) -> str:
     return f"{REWINDS}{number:08d}-{shard}.done"
 
 

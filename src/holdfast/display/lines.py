@@ -25,7 +25,11 @@ def as_line(status: Status) -> str:
     >>> as_line(Status("trips", state="running", epoch=41, rows_total=12345, rows_per_s=250.4))
     'trips running: epoch 41, 12,345 rows (250/s)'
     """
-    if status.epoch == 0:
+    if status.shards:
+        parts = [status.doing] if status.doing else []
+        parts += [f"{status.rows_total:,} rows ({status.rows_per_s:,.0f}/s)"]
+        parts += [f"shard {each.shard} {each.state}" for each in status.shards if each.state in ("waiting", "failed")]
+    elif status.epoch == 0:
         parts = [status.doing or "waiting for the first epoch"]
     else:
         parts = [status.doing] if status.doing else []
@@ -41,7 +45,7 @@ def as_line(status: Status) -> str:
             parts.append(f"{what} {some}")
     if (longest := _longest_wait(status)) is not None:
         parts.append(longest)
-    if status.sinks:
+    if status.sinks and not status.shards:
         parts.append("sinks " + " ".join(f"{sink.name}@{sink.epoch}" for sink in status.sinks))
     if status.last_epoch is not None:
         parts.append(stages_of(status.last_epoch))
@@ -71,6 +75,8 @@ def as_last_line(status: Status, now_us: int) -> str:
     """
     seconds = max((now_us - status.started_at_us) / 1e6, 1e-6)
     place = f"at epoch {status.epoch}" if status.epoch else "before the first epoch"
+    if status.shards:
+        place = f"in {len(status.shards)} shards"
     line = f"{status.pipeline} {status.state} {place}: {status.rows_total:,} rows in {seconds:.1f} s"
     line += f" ({status.rows_total / seconds:,.0f}/s)"
     for count, word in (

@@ -11,9 +11,24 @@ from html import escape
 
 from holdfast.display.lines import busiest_of, limit_of, positions_text, rows_of, stages_of, utc
 from holdfast.masking import masked
-from holdfast.status import FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
+from holdfast.status import FilterStatus, OperatorStatus, ShardStatus, SinkStatus, SourceStatus, Status, Wait
 
-NUMBERS = frozenset({"lag", "rows", "rejects", "epoch", "state rows", "size", "waiting", "late", "shed", "filtered"})
+NUMBERS = frozenset(
+    {
+        "lag",
+        "rows",
+        "rejects",
+        "epoch",
+        "state rows",
+        "size",
+        "waiting",
+        "late",
+        "shed",
+        "filtered",
+        "shard",
+        "restarts",
+    }
+)
 """Columns of numbers: to be aligned at the right."""
 
 NOT_COUNTED = "-"
@@ -68,8 +83,9 @@ def footlines(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def grids(status: Status) -> Iterator[Grid]:
-    """Yield the tables of a status: sources, filters, stateful operators, sinks; none that would be empty."""
+    """Yield the tables of a status: shards, sources, filters, stateful operators, sinks; none that would be empty."""
     for columns, rows in (
+        (("shard", "state", "epoch", "lag", "rows", "restarts", "doing"), [_shard(each) for each in status.shards]),
         (("source", "position", "lag", "rows", "rejects"), [_source(each) for each in status.sources]),
         (("filter", "rows", "filtered"), [_filter(each) for each in status.filters]),
         (
@@ -124,6 +140,12 @@ def _table(grid: Grid) -> str:
 
 def _text(text: str) -> str:
     return escape(masked(text))
+
+
+def _shard(shard: ShardStatus) -> tuple[str, ...]:
+    said = (shard.error or "").splitlines()[:1] if shard.state in ("waiting", "failed") else [shard.doing]
+    counts = (_number(shard.lag), f"{shard.rows_total:,}", f"{shard.restarts:,}")
+    return f"{shard.shard}", shard.state, f"{shard.epoch or NOT_COUNTED}", *counts, masked("".join(said))
 
 
 def _source(source: SourceStatus) -> tuple[str, ...]:

@@ -94,6 +94,17 @@ def check_hooks(name: str, hooks: Any, built_at: Origin) -> None:
         )
 
 
+def check_shards(name: str, shards: Any, built_at: Origin) -> None:
+    """Check that ``shards=`` of ``Pipeline`` is valid: it is used only when the pipeline runs in shards."""
+    if shards not in (None, "independent"):
+        raise InvalidPipeline(
+            f"shards={shards!r} of pipeline {name!r}, built at {built_at}.",
+            why="of a graph it says that each shard gives a result of its own; how many there are is said at a start.",
+            do=f'write hf.Pipeline({name!r}, ..., shards="independent"), or start it with shards=4.',
+            pipeline=name,
+        )
+
+
 def check_graph(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> None:
     """Check the graph as a whole: no target is written twice, no name is used twice, now or as a former one."""
     _check_targets(pipeline, sinks)

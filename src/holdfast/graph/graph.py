@@ -41,6 +41,8 @@ class Graph:
         What limits a commit to rows before pts.
     shard_by : str, optional
         The column by which rows are held to their segments.  No part of the graph.
+    shards : str, optional
+        ``"independent"``: each shard gives a result of its own.  No part of the graph.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Graph:
     hooks: Hooks
     commit_at: CommitAtPts | None
     shard_by: str | None = None
+    shards: str | None = None
 
     def with_sinks(self, sinks: Sequence[SinkNode]) -> Graph:
         """Return the part of this graph that some sinks need, with others in their places; without hooks.
@@ -60,7 +63,8 @@ class Graph:
         sinks : sequence of SinkNode
             Attached to streams of this graph.
         """
-        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, self.commit_at, self.shard_by)
+        of_all = (self.commit_at, self.shard_by, self.shards)
+        return Graph(self.name, tuple(sinks), nodes_of(sinks), (), self.origin, NONE, *of_all)
 
     def with_sources(self, name: str, specs: Mapping[str, SourceSpec]) -> Graph:
         """Return this graph under another name, with other declarations of some sources.
@@ -78,7 +82,8 @@ class Graph:
             made[node] = replace(node, spec=spec, inputs=tuple(made[each] for each in node.inputs))
         sinks = tuple(replace(sink, stream=Stream(made[sink.inputs[0]])) for sink in self.sinks)
         building.adopt((*made.values(), *sinks))
-        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, self.commit_at, self.shard_by)
+        of_all = (self.commit_at, self.shard_by, self.shards)
+        return Graph(name, sinks, nodes_of(sinks), (), self.origin, self.hooks, *of_all)
 
     @property
     def sources(self) -> tuple[Node, ...]:

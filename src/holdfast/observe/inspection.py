@@ -21,6 +21,7 @@ from holdfast.errors import Corrupt
 from holdfast.graph.event_time import TimeUnit
 from holdfast.observe.ledgers import LeaseReport
 from holdfast.observe.schemas import OperatorSchema, schemas_in
+from holdfast.observe.shards import ShardReport
 from holdfast.observe.time_indexes import TimeIndexReport, time_indexes
 from holdfast.ports import Held, OpenTransaction, Outcome, Staged, Store, WaitingReaders
 from holdfast.positions import Positions
@@ -333,6 +334,8 @@ class Inspection:
     """Of the sources that read files by their times."""
     sources: tuple[SourceReport, ...] = ()
     """Of the sources that can tell how far they are, where the target is known."""
+    shards: tuple[ShardReport, ...] = ()
+    """Of a pipeline that runs in several."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ class DigestSink:
                 self._take(connection, part)
             if new:
                 self._book.move(connection, new[-1].record)
-                faults.reach("publish-uncommitted", new[-1].record.epoch)
+                faults.reach("publish-uncommitted", new[-1].record.epoch, new[-1].record.pipeline)
         with suppress(Unavailable, InvalidPipeline):  # a later sweep finds them
             for publication in publications:
                 self._staging.remove(publication.parts)

@@ -75,7 +75,7 @@ def view_of(sink: Sink, pipeline: str) -> Iterator[tuple[Content, Mapping[str, H
         yield content, {pipeline: content.held}
 
 
-def summed(reports: Sequence[Reconciled]) -> Reconciled:
+def add_up(reports: Sequence[Reconciled]) -> Reconciled:
     """Return what comparisons of the shards of one sink have found, as one; at least one of them.
 
     Its epoch is the highest: shards count their own.

@@ -41,11 +41,10 @@ from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
-from holdfast.positions import SourcePositions
+from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
-from holdfast.status import lag_between
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
     from holdfast.plan.levels.packing import Packing

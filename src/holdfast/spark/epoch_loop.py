@@ -243,12 +243,12 @@ class EpochLoop:
             self._has_ended(start, ended)
             return
         spark_log.sync_offsets(self._spark_checkpoint, batch_id)
-        faults.reach("before-stage", epoch)
+        faults.reach("before-stage", epoch, self._pipeline)
         planned = time.perf_counter()
         self.times.mark()
         found = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, report = found.parts, found.report
-        faults.reach("after-stage", epoch)
+        faults.reach("after-stage", epoch, self._pipeline)
         rows = {sink: sum(part.row_count for part in each) for sink, each in parts.items()}
         if self._auditor is not None:
             self._auditor.look(epoch, report, rows)

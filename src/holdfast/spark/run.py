@@ -70,6 +70,7 @@ class Run:
         has_passed: Callable[[], bool] | None = None,
         sweep_interval_s: float,
         compared: Sequence[ComparedSink] = (),
+        pool: str = "",
     ) -> None:
         self.pipeline = pipeline
         self._followers = Followers(pipeline)
@@ -85,6 +86,7 @@ class Run:
         self._swept_at_s = time.monotonic()
         self._coordinator = coordinator
         self._stop_directory = stop_directory
+        self._pool = pool
         self._reports = reports
         self._sight = Sight(
             pipeline,
@@ -127,6 +129,8 @@ class Run:
         self._watcher.start()
 
     def _started(self, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> StreamingQuery:
+        if self._pool:  # of this thread: the query's inherits it, and so do its jobs
+            frame.sparkSession.sparkContext.setLocalProperty("spark.scheduler.pool", self._pool)
         name = f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}"
         writer = frame.writeStream.foreachBatch(self._loop).queryName(name)
         writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")

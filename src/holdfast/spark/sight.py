@@ -31,7 +31,7 @@ from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
-from holdfast.positions import SourcePositions, held_by_every
+from holdfast.positions import SourcePositions, held_by_every, lag_between
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.spark_times import SparkTimes
@@ -43,7 +43,6 @@ from holdfast.status import (
     SourceStatus,
     State,
     Status,
-    lag_between,
 )
 from holdfast.time_use import TimeUse
 

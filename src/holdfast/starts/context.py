@@ -79,6 +79,10 @@ class StartOptions:
     """Which ones; none: all that can be."""
     digests_only: bool = False
     """Whether what they should hold is kept as digests."""
+    only_shard: int | None = None
+    """The shard that is run alone."""
+    pool: str = ""
+    """Of Spark's scheduler, for the jobs of this run; empty: that of all which have none."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 

@@ -67,6 +67,20 @@ def resolve_dead_run(pipeline: Graph, store: Store, settings: Settings) -> None:
         log.info("generation %d has resolved what a dead run left, before there is a session", resumption.generation)
 
 
+def take_over_alone(pipeline: Graph, store: Store, settings: Settings) -> None:
+    """Take over a pipeline that no run has, and resolve what is in doubt as far as a start need not do it.
+
+    What is decided is published, and what is staged is swept: it holds no reader back, and no lock.
+
+    Raises
+    ------
+    HoldfastError
+        Whatever :meth:`Coordinator.open` raises.
+    """
+    with coordinator_alone(pipeline, store, settings) as (coordinator, _), suppress(_LeftToTheStart):
+        coordinator.open(on_behind=_leave_to_the_start, on_expired=_leave_to_the_start)
+
+
 def resolve_with_former_columns(
     pipeline: Graph, store: Store, settings: Settings, schemas: Mapping[str, pa.Schema]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,9 @@ def start(
     on_poison: str | None = None,
     on_audit: str | None = None,
     spark_checkpoint: str | os.PathLike[str] | None = None,
+    shards: int | None = None,
+    only_shard: int | None = None,
+    begin: Callable[[StartOptions], Run] | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
 
@@ -133,6 +136,13 @@ def start(
     spark_checkpoint : str or path, optional
         With a checkpoint in an object store: the directory below which Spark's own part of it lies.  Default is the
         variable ``HOLDFAST_SPARK_CHECKPOINT``, else the user's cache directory.
+    shards : int, optional
+        In how many shards the pipeline runs, 1 to 1000: ``docs/shards.md``.  Default is the setting
+        ``HOLDFAST_SHARDS``, else as many as before, and one at first.
+    only_shard : int, optional
+        Run this shard alone, of those that the checkpoint has.
+    begin : callable, optional
+        Begins the run; default is :func:`begin_run`.
 
     Returns
     -------
@@ -159,13 +169,13 @@ def start(
         "on_poison": on_poison,
         "on_audit": on_audit,
         "master": master,
+        "shards": shards,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen:
         settings = Settings(**{**settings.model_dump(), **chosen})
     for warning in start_warnings(pipeline):
         log.warning("%s", warning)
-    lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
     begins = StartAt.of(pipeline, from_checkpoint=_export(from_checkpoint), at=at, state=state)
     asked = StartOptions(
         pipeline=pipeline,
@@ -182,10 +192,23 @@ def start(
         compares=bool(compare_on_start),
         compared_sinks=_names(compare_on_start),
         digests_only=digests_only,
+        only_shard=only_shard,
     )
-    starting = Starting(
-        asked, lifecycle, partial(_finish_rewind, asked), partial(_comparison, asked) if asked.compares else None
-    )
+    return (begin or begin_run)(asked)
+
+
+def begin_run(asked: StartOptions) -> Run:
+    """Begin a run, with the hooks around its start.
+
+    Parameters
+    ----------
+    asked : StartOptions
+        What the start is asked for.
+    """
+    pipeline = asked.pipeline
+    lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+    comparison = partial(_comparison, asked) if asked.compares else None
+    starting = Starting(asked, lifecycle, partial(_finish_rewind, asked), comparison)
     lifecycle.set_up()
     try:
         return starting.run()

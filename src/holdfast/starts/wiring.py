@@ -243,6 +243,7 @@ class Wiring:
             has_passed=self._has_passed if self.own.asked.until is not None else None,
             sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
+            pool=self.own.asked.pool,
         )
 
     def _has_passed(self) -> bool:

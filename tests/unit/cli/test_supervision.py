@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.cli.child import VARIABLE, ChildEnd, is_final, told_to_supervisor
+from holdfast.cli.child import VARIABLE, ChildEnd, told_to_supervisor
 from holdfast.cli.supervision import Supervisor, finished
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
 from holdfast.connectors.kit.expected import unpublished
@@ -16,6 +16,7 @@ from holdfast.errors import KINDS, BadRow, Corrupt, Diverged, Fenced, Unavailabl
 from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
 from holdfast.retry import RetryPolicy
+from holdfast.shards.ends import is_final
 
 KILLED = ChildEnd(-9)
 NO_WAIT = RetryPolicy(attempts=4, first_s=0, cap_s=0)

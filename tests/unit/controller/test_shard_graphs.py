@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.connectors.reading.parts import divisible
-from holdfast.controller.graph import PARTS, ShardGraphs
+from holdfast.controller.graph import PARTS, ShardGraphs, dealt
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.hooks import NONE
 from holdfast.positions import SegmentSet
@@ -96,7 +96,7 @@ def test_a_first_layout_is_the_same_from_the_same_segments() -> None:
 def test_what_has_a_shard_keeps_it_when_segments_are_dealt_again() -> None:
     found = graphs(rates() | out())
     layout = found.first(2, "")
-    assert found.dealt(layout) == layout
+    assert dealt(layout, found.all_units(layout)) == layout
     assert keep(layout.assignment, ["ticks:0/60"], 1).shards == layout.assignment.shards
 
 

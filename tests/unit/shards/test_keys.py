@@ -68,6 +68,7 @@ ACTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(acts=ACTS)
 def test_whoever_claims_is_told_what_plain_python_says(acts: list[tuple], tmp_path_factory: pytest.TempPathFactory):
@@ -78,6 +79,7 @@ def test_whoever_claims_is_told_what_plain_python_says(acts: list[tuple], tmp_pa
         world.restart(who)
 
 
+@pytest.mark.slow
 def test_claims_of_hundreds_of_writes_are_merged_and_stay(tmp_path: Path) -> None:
     world = World(tmp_path, 2)
     for number in range(230):
@@ -134,6 +136,7 @@ def test_threads_of_one_process_share_writes_and_agree(tmp_path: Path) -> None:
     assert [each[-1] for each in found] == [f"u{who}" for who in range(8)]
 
 
+@pytest.mark.slow
 def test_processes_that_claim_at_once_agree(tmp_path: Path) -> None:
     code = (
         "import sys, pyarrow as pa\n"
@@ -258,6 +261,7 @@ def test_what_was_read_before_a_damaged_increment_is_not_forgotten(tmp_path: Pat
     assert claim(table, ["a", "b", "c"], "right") == ["left"] * 3
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_same_verdicts_and_one_of_its_own_stays(tmp_path: Path) -> None:
     ours, copy, other = (LocalStore(str(tmp_path / name)) for name in ("ours", "copy", "other"))
     key = ShardKey("device", str(tmp_path / "ours" / KEYS))

@@ -119,6 +119,7 @@ class Oracle:
         return good, bad
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(epochs=st.lists(st.tuples(st.integers(0, 1), ROWS), max_size=5))
 def test_readers_of_parts_give_what_plain_python_says_and_give_it_again(

@@ -15,9 +15,9 @@ from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directo
 from holdfast.checkpoint.graph_record import GraphRecord, Role
 from holdfast.checkpoint.manifest import SnapshotKey
 from holdfast.checkpoint.snapshot import checked, commit
-from holdfast.cli.child import is_final
 from holdfast.errors import STATE, Corrupt, Diverged, crossing, from_text
 from holdfast.ports import Held
+from holdfast.shards.ends import is_final
 from holdfast.spark.state.shape import Division, StateShape, noted_shape, settle_shape
 from holdfast.spark.state.transfer import Transfer
 from holdfast.starts.directory import Directory, find_directory, give_up, log_change

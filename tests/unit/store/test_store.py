@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.child import is_final
 from holdfast.errors import Corrupt, InDoubt, InternalError, InvalidPipeline, Unavailable
 from holdfast.retry import RetriedStore, Retrier, RetryPolicy
+from holdfast.shards.ends import is_final
 from holdfast.store import durable
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import open_store

@@ -71,7 +71,7 @@ class HttpSink:
             except BadRow as refusal:
                 refusal.epoch = epoch
                 raise
-            faults.reach("publish-uncommitted", epoch)
+            faults.reach("publish-uncommitted", epoch, publication.record.pipeline)
             self._epoch = epoch
 
     def outcome(self, epoch: int) -> Outcome:

@@ -54,7 +54,7 @@ class HandleWriter:
             self._batches.append(declared(batch.slice(0, room), self._factory.schema))
         self._row_count += batch.num_rows
         if is_first and self._row_count:
-            faults.reach("stage-write", self._task.epoch)
+            faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Return the handle, rows inside."""

@@ -255,7 +255,7 @@ class LogSink(ABC, Generic[E, P]):
         try:
             prepared = self._prepare(new, last, carried)
             for publication in new:
-                faults.reach("publish-uncommitted", publication.record.epoch)
+                faults.reach("publish-uncommitted", publication.record.epoch, publication.record.pipeline)
             told = lacking(new, self._explanation_counts(last), self._node)
             entry = self._entry(new, last, prepared, told)
         except Exception:
@@ -272,7 +272,7 @@ class LogSink(ABC, Generic[E, P]):
             self.fenced_out()
         self._committed(entry, prepared)
         for publication in new:
-            faults.reach("publish-begun", publication.record.epoch)
+            faults.reach("publish-begun", publication.record.epoch, publication.record.pipeline)
         self._finish(entry, is_new=True)
         return entry
 

@@ -157,7 +157,7 @@ class SqlSink:
             with self._session.transaction() as connection:
                 row = self._book.own_row(connection, self._generation)
                 self._table.add_columns(connection)
-                faults.reach("columns-uncommitted", row.epoch)
+                faults.reach("columns-uncommitted", row.epoch, self._pipeline)
         return missing
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class SqlSink:
             if new:  # none: it was in doubt whether a COMMIT was kept, it was, and the run publishes again
                 last = new[-1].record
                 self._book.move(connection, last)
-                faults.reach("publish-uncommitted", last.epoch)
+                faults.reach("publish-uncommitted", last.epoch, self._pipeline)
         with suppress(Unavailable, InvalidPipeline):
             for publication in publications:
                 self._staging.remove(publication.parts)
@@ -364,7 +364,7 @@ class SqlSink:
                     # Which of its epochs a row belongs to is not known: so no rewind goes to before the last one.
                     for name, row in rows.items():
                         replace(self._book, pipeline=name).restart_epochs(connection, self._table, row)
-                faults.reach("repair-uncommitted", repair.held.epoch)
+                faults.reach("repair-uncommitted", repair.held.epoch, self._pipeline)
         except Moved:
             return None
         return count

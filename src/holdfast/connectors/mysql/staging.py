@@ -91,7 +91,7 @@ class MysqlWriter:
                 )
                 self._piece_count += 1
         self._row_count += batch.num_rows
-        faults.reach("stage-write", task.epoch)
+        faults.reach("stage-write", task.epoch, task.pipeline)
 
     def stage(self) -> Staged:
         """Commit."""

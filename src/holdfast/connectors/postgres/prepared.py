@@ -74,7 +74,7 @@ class PreparedTransactions:
             if gone and len(gone) == len(begun.gids) and begun.before is not None:
                 return False
             for gid, xid in begun.gids.items():
-                faults.reach("publish-begun", epoch)
+                faults.reach("publish-begun", epoch, self._pipeline)
                 with self._session.explained():
                     self._session.connection()
                 if gid not in gone:

@@ -218,7 +218,7 @@ class PostgresSink:
                     self._node, self._pipeline, self._generation, self._ledger.locked_row(connection)
                 )
                 catalog.add_columns(connection, self._table)
-                faults.reach("columns-uncommitted", row.epoch)
+                faults.reach("columns-uncommitted", row.epoch, self._pipeline)
         except InDoubt as doubt:  # they are there or they are not: to add them again is the same
             raise Unavailable(doubt.what, why=doubt.why, do="it is tried again.") from doubt
         self._has_all_columns = True
@@ -310,7 +310,7 @@ class PostgresSink:
             begun = Begun(first.epoch, prepared, self._before(connection, row, new)) if prepared else None
             xid = self._ledger.move(connection, last, begun)
             self._attempt = Attempt(first.epoch, last.epoch, xid)
-            faults.reach("publish-uncommitted", last.epoch)
+            faults.reach("publish-uncommitted", last.epoch, self._pipeline)
         self._attempt = None
         return None, begun, last.epoch
 

@@ -138,7 +138,7 @@ class PostgresWriter:
             for piece in postgres_copy.encoded(self._table.node, self._columns, rows):
                 self._copy.write(piece)
         self._row_count += batch.num_rows
-        faults.reach("stage-write", self._task.epoch)
+        faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """End the COPY, then PREPARE or commit the staging table."""

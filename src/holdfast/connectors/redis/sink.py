@@ -150,7 +150,7 @@ class RedisSink:
         if needed(new):
             kept = ledger.explained(self._session, self._keys)
             change = replace(change, explained=lacking(new, kept, self._node))
-        faults.reach("publish-uncommitted", last.epoch)
+        faults.reach("publish-uncommitted", last.epoch, self._pipeline)
 
         def move(now: RedisLedger) -> _Change:
             if now.guard != found.guard:  # somebody has taken over, or was ahead of us
@@ -161,7 +161,7 @@ class RedisSink:
 
         self._commit(move)
         if small is None:
-            faults.reach("publish-begun", last.epoch)
+            faults.reach("publish-begun", last.epoch, self._pipeline)
             self._complete(self._owned())
 
     def outcome(self, epoch: int) -> Outcome:
@@ -406,7 +406,7 @@ class RedisWriter:
         chunks = [packed for _, packed in self._factory.form.chunks(f"sink {self._factory.keys.sink!r}", rows)]
         self._chunk_count = stage(self._session, self._factory.keys, self._key, chunks, self._chunk_count)
         self._row_count += batch.num_rows
-        faults.reach("stage-write", self._task.epoch)
+        faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Return the handle; whether the chunks survive a death of the server is a setting of the server."""

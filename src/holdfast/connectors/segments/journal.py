@@ -161,7 +161,7 @@ class JournalWriter:
         if self._held_bytes > BUFFER_BYTES:
             self._flush()
         if is_first:
-            faults.reach("stage-write", self._task.epoch)
+            faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Make everything written durable and return the handle."""

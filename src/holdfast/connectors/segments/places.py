@@ -108,7 +108,7 @@ class Places:
         try:
             for segment in entry.renamed:
                 self._rename(segment.staged, segment.path)
-                faults.reach("publish-begun", entry.epoch)
+                faults.reach("publish-begun", entry.epoch, pipeline)
             for directory in sorted({os.path.dirname(segment.path) for segment in entry.renamed}):
                 with suppress(FileNotFoundError):  # removed meanwhile, with our file in it
                     durable.sync_directory(self.path(directory))

@@ -55,6 +55,7 @@ STATIC: dict[str, tuple[str, str]] = {
     "spark.sql.ui.retainedExecutions": ("10", "as above"),
     "spark.ui.dagGraph.retainedRootRDDs": ("20", "as above"),
     "spark.cleaner.periodicGC.interval": ("5min", "shuffle and broadcast files of old epochs are dropped in time"),
+    "spark.scheduler.mode": ("FAIR", "shards have pools of their own; without any it is first come, first served"),
     "spark.python.worker.reuse": ("true", "a fork per task costs 30 ms an epoch"),
     "spark.python.daemon.module": (
         "holdfast.spark.launch.worker_daemon",
@@ -294,3 +295,16 @@ def exposed(pipeline: Graph, master: str, is_on: Ask) -> str:
         f"secrets of {', '.join(nodes)} travel to the executors of {master} in clear: set spark.authenticate and "
         "spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true; docs/operations.md says what travels"
     )
+
+
+def answers(session: SparkSession) -> bool:
+    """Return whether the context of a session is there, and its JVM answers."""
+    try:
+        return bool(session.sparkContext.defaultParallelism)
+    except Exception:  # of py4j, of a socket, of a context that is stopped: whatever it is
+        return False
+
+
+def is_fair(session: SparkSession) -> bool:
+    """Return whether jobs of several pools share the cores; else they are first come, first served."""
+    return str(session.sparkContext.getConf().get("spark.scheduler.mode", "FIFO")).upper() == "FAIR"

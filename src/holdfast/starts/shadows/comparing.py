@@ -138,7 +138,7 @@ class StartComparison:
         for node in nodes:
             lines.say(f"comparing {node.name} with what it should hold")
             found[node.name] = self._mended(node, checkpoint, sinks[node.name], check_fenced)
-            faults.reach("repaired", held[node.name].epoch)
+            faults.reach("repaired", held[node.name].epoch, self.pipeline.name)
         for compared in found.values():
             log.log(logging.INFO if compared.is_equal else logging.WARNING, "%s", compared.text)
         self._forget(checkpoint)

@@ -303,9 +303,9 @@ class Reconciling:
     def _repaired(self, sink: Sink, found: Reconciled, repair: Repair | None) -> Reconciled:
         if repair is None:
             return replace(found, repaired_count=0)
-        return self.repaired(found, lambda: cast("Comparable", sink).repair(repair))
+        return self.apply(found, lambda: cast("Comparable", sink).repair(repair))
 
-    def repaired(self, found: Reconciled, apply: Callable[[], int | None]) -> Reconciled:
+    def apply(self, found: Reconciled, change: Callable[[], int | None]) -> Reconciled:
         """Apply a repair; return what was found, with what was changed.
 
         Raises
@@ -314,7 +314,7 @@ class Reconciling:
             If the sink has changed since it was compared.
         """
         self.tell("repairing")
-        count = apply()
+        count = change()
         if count is None:
             raise Unavailable(
                 f"sink {self.sink.name!r} was not repaired: it has changed since it was compared.",

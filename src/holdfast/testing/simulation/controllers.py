@@ -95,8 +95,7 @@ class SimulatedController:
     def _run_epoch(self, layout: ShardLayout, number: int) -> bool:
         with self.life(number) as life:
             life.coordinator.open()
-            if layout.number:
-                self.check(self.store, layout.number, PIPELINE)
+            self.check(self.store, layout.number, PIPELINE)
             return life.engine(self.world.segments_under(layout.assignment, number)).run(1)
 
     def run_one(self, number: int) -> None:
@@ -183,8 +182,7 @@ def _phase(world: ShardWorld, chance: random.Random, make_moving: MakeMoving, *,
         dies_at = chance.randint(1, 120) if deaths > 0 else None
         deaths -= 1
         turns = Turns(world, crashes, dies_at=dies_at)
-        if layout.number:
-            turns.check = partial(check_layout, world.store, layout.number, PIPELINE)
+        turns.check = partial(check_layout, world.store, layout.number, PIPELINE)
         turns.arrivals = [partial(_arrive, world, chance) for _ in range(chance.choice((0, 0, 2)))]
         if turns.run(range(shard_count), None if is_last else chance.choice((1, 2, 4, None))):
             return layout

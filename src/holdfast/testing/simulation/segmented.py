@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -103,12 +103,23 @@ class EngineDirectory:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        found = store.keys("spark/")
-        self._number = max((int(key.split("/")[1]) for key in found if key.endswith("/origin.json")), default=0)
-        header = json.loads(store.get(f"{self._below}origin.json") or b'{"base": 1, "start": {}, "layout": 0}')
-        self.base = int(header["base"])
-        self._layout = int(header["layout"])
-        self._start: Positions = header["start"]
+
+    @cached_property
+    def _number(self) -> int:
+        """The newest directory when it was first asked: by then the shard is taken over."""
+        found = self._store.keys("spark/")
+        return max((int(key.split("/")[1]) for key in found if key.endswith("/origin.json")), default=0)
+
+    @property
+    def _header(self) -> tuple[int, int, Positions]:
+        data = self._store.get(f"{self._below}origin.json") or b'{"base": 1, "start": {}, "layout": 0}'
+        header = json.loads(data)
+        return int(header["base"]), int(header["layout"]), header["start"]
+
+    @property
+    def base(self) -> int:
+        """The epoch of the first batch."""
+        return self._header[0]
 
     @property
     def _below(self) -> str:
@@ -122,7 +133,7 @@ class EngineDirectory:
     def end(self, batch: int) -> dict[str, int]:
         """Return where a batch ends, by segment; of the one before the first, where the directory begins."""
         data = self._store.get(f"{self._below}offsets/{batch:08d}") if batch >= 0 else None
-        positions = json.loads(data) if data else self._start.get(SOURCE, {})
+        positions = json.loads(data) if data else self._header[2].get(SOURCE, {})
         return {segment: int(at) for segment, at in positions.items()}
 
     def put(self, log: str, batch: int, content: Mapping[str, int]) -> None:
@@ -144,7 +155,7 @@ class EngineDirectory:
     @property
     def layout(self) -> int:
         """Number of the layout under which the newest directory began."""
-        return self._layout
+        return self._header[1]
 
     def last_epoch(self) -> int:
         """Return the highest epoch that was ever planned."""
@@ -167,7 +178,7 @@ class EngineDirectory:
         """Begin a directory under a layout, behind an epoch."""
         header = {"base": epoch + 1, "start": positions, "layout": layout}
         self._put(f"spark/{self._number + 1}/origin.json", header)
-        self._number, self.base, self._layout, self._start = self._number + 1, epoch + 1, layout, positions
+        self._number += 1
 
 
 class ShardEngine:
@@ -252,6 +263,7 @@ class ShardEngine:
 
     def _run_epoch(self, epoch: int, before: Mapping[str, int], end: Mapping[str, int]) -> None:
         positions = {SOURCE: end}
+        self._coordinator.check_before_epoch()  # what was read of the logs is then not another driver's
         claim = self._coordinator.missing(epoch, positions, {SOURCE: before} if before else {})
         if not claim.sinks:
             return

@@ -324,12 +324,12 @@ class Completing:
             for file, is_there in zip(entry.files, each(self._complete, entry.files), strict=True):
                 if not is_there:
                     gone.append(file)
-                faults.reach("publish-begun", entry.epoch)
+                faults.reach("publish-begun", entry.epoch, self._pipeline)
             if gone and not self._log.is_done(entry.number):  # else a newer run was faster, and readers after it
                 raise self._lost(entry, gone)
             if entry.removals:
                 self._files.delete_several(entry.removals)
-                faults.reach("publish-begun", entry.epoch)
+                faults.reach("publish-begun", entry.epoch, self._pipeline)
             self._explanations.keep(entry.explanations)
             self._log.note_done(entry.number)
         except Diverged:

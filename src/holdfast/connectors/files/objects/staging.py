@@ -169,7 +169,7 @@ class UploadsWriter:
         is_first, self._row_count = not self._row_count, self._row_count + batch.num_rows
         self._rows.write(batch)
         if is_first:
-            faults.reach("stage-write", self._task.epoch)
+            faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Make everything written durable and return the handle."""

@@ -218,13 +218,13 @@ class Renames:
             for staged, final in entry.renames:
                 if not self._rename(staged, final):
                     gone.append((staged, final))
-                faults.reach("publish-begun", entry.epoch)
+                faults.reach("publish-begun", entry.epoch, self._pipeline)
             self._check_gone(entry, waiting, gone)
             self._note_done(entry)
             for path in self._removals(entry):
                 with suppress(FileNotFoundError):
                     os.unlink(os.path.join(self._directory, path))
-                faults.reach("publish-begun", entry.epoch)
+                faults.reach("publish-begun", entry.epoch, self._pipeline)
             touched = [*(final for _, final in entry.renames), *entry.removals]
             for directory in sorted({os.path.dirname(path) for path in touched}):
                 with suppress(FileNotFoundError):  # removed meanwhile, with our file in it

@@ -293,7 +293,7 @@ class KafkaSink:
         """Commit or abort those that have not ended; False as soon as one turns out to have ended the other way."""
         for name, (producer_id, number) in left.transactions.items():
             if commit:
-                faults.reach("publish-begun", epoch)
+                faults.reach("publish-begun", epoch, self._pipeline)
             if name not in ended and not self._transactions.end(name, producer_id, number, commit=commit):
                 return False
         return True
@@ -308,7 +308,7 @@ class KafkaSink:
             producer.send(ledger.records(self._names, moved, told))
             if moved.row.epoch > self._ledger.row.epoch:
                 producer.flush()
-                faults.reach("publish-uncommitted", moved.row.epoch)
+                faults.reach("publish-uncommitted", moved.row.epoch, self._pipeline)
         explained = {**self._ledger.explained, **{each.source: each.number for each in told}}
         self._ledger = replace(moved, explained=explained)
 

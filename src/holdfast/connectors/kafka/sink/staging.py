@@ -92,7 +92,7 @@ class KafkaWriter:
                 self._row_count += self._producer.send(some)
         except ProducerGone as gone:
             raise self._gone(gone) from gone
-        faults.reach("stage-write", self._task.epoch)
+        faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Return the handle when the brokers have all rows; the transaction stays open."""

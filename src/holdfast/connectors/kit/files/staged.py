@@ -190,7 +190,7 @@ class FilesWriter:
                 durable.make_directory(self._directory, is_synced=False)
             self._rows.write(batch)
         if is_first:
-            faults.reach("stage-write", self._task.epoch)
+            faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Make everything written durable and return the handle."""
@@ -308,7 +308,7 @@ class ArrowWriter:
                 self._stream = pa.ipc.new_stream(self._out, batch.schema, options=_OPTIONS)
             self._stream.write_batch(batch)
         self._row_count += batch.num_rows
-        faults.reach("stage-write", self._task.epoch)
+        faults.reach("stage-write", self._task.epoch, self._task.pipeline)
 
     def stage(self) -> Staged:
         """Make the file durable under its final name."""

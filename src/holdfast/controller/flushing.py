@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from holdfast.cli import frame
 from holdfast.commit.paced import ask_to_commit
 from holdfast.connectors.segments.control import flush
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
@@ -16,23 +15,17 @@ from holdfast.ports import Store
 from holdfast.shards.naming import shard_name
 
 
-def runs_to_flush(pipeline: Graph, checkpoint: str | None) -> list[tuple[str, Store | None]]:
+def runs_to_flush(pipeline: Graph, stores: Sequence[Store] | None) -> list[tuple[str, Store | None]]:
     """Return the runs that are asked, by the names that their ledgers have: the pipeline's, or that of each shard.
 
     Parameters
     ----------
     pipeline : Graph
         The graph.
-    checkpoint : str, optional
-        Its checkpoint: without one, stores of segments tell which shards there are.
-
-    Raises
-    ------
-    InvalidPipeline
-        If there is no such checkpoint.
+    stores : sequence of Store, optional
+        The checkpoints of its shards, or its own: without them, stores of segments tell which shards there are.
     """
-    if checkpoint is not None:
-        stores = frame.shard_stores(checkpoint)
+    if stores is not None:
         return [(shard_name(pipeline.name, shard), store) for shard, store in enumerate(stores)]
     asked = {sink.name: sink.spec for sink in pipeline.sinks if isinstance(sink.spec, SegmentsSinkSpec)}
     count = len(ask_shards(asked, pipeline.name))

@@ -1,9 +1,11 @@
-"""Commands that are carried out for each shard of a pipeline."""
+"""What a command is carried out for: a pipeline, or each of its shards."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.controller.found_shards import known_layout
+from holdfast.controller.graph import ShardGraphs
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.naming import shard_checkpoint, shard_name
@@ -46,9 +48,6 @@ def targets_of(pipeline: Graph, checkpoint: str, *, with_former: bool = False) -
     with_former : bool
         Whether shards are wanted that were given up, too: nothing of theirs is read, their ledgers are there.
     """
-    from holdfast.controller.found_shards import known_layout
-    from holdfast.controller.graph import ShardGraphs
-
     directory = viewed_directory(checkpoint)
     layout = known_layout(pipeline, directory)
     if layout is None:

@@ -1,0 +1,84 @@
+"""What is refused of a pipeline that is to run in shards, before anything runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.graph import Graph
+from holdfast.graph.nodes import is_stateful
+from holdfast.plan.shard_key import check_declared
+from holdfast.shards.layout import INDEPENDENT, ShardLayout
+from holdfast.shards.naming import SHARDS_MAX
+from holdfast.store.scratch import is_address
+
+if TYPE_CHECKING:
+    from holdfast.starts.context import StartOptions
+
+
+def shard_key_of(pipeline: Graph) -> str:
+    """Return by what the shards of a pipeline keep state apart; empty where nothing has to be.
+
+    Raises
+    ------
+    InvalidPipeline
+        If state is kept, or rows are replaced, and it is not said that rows of one key are in one segment.
+    """
+    independent = pipeline.shards == INDEPENDENT
+    check_declared(pipeline, independent=independent)
+    if pipeline.shard_by is not None:
+        return pipeline.shard_by
+    return INDEPENDENT if independent and any(map(is_stateful, pipeline.nodes)) else ""
+
+
+def check_options(asked: StartOptions) -> None:
+    """Refuse what cannot be asked of a start in shards.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming it.
+    """
+    begins = asked.begins
+    for is_asked, what in (
+        (is_address(asked.checkpoint), "a checkpoint in an object store"),
+        (begins.where is not None, "from_checkpoint="),
+        (bool(begins.state), "state="),
+        (asked.compares, "compare_on_start="),
+    ):
+        if is_asked:
+            raise InvalidPipeline(
+                f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
+                why="that is not yet done for several shards.",
+                do="leave one of the two out.",
+                pipeline=asked.pipeline.name,
+            )
+
+
+def check_shard(pipeline: str, layout: ShardLayout | None, shard: int) -> ShardLayout:
+    """Return the layout of a checkpoint; refuse a shard that it does not have.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming those that there are.
+    """
+    if layout is None or not 0 <= shard < layout.shard_count:
+        there = "none" if layout is None else f"0 to {layout.shard_count - 1}"
+        raise InvalidPipeline(
+            f"there is no shard {shard} in this checkpoint.",
+            why=f"there are {there}.",
+            do="start it with shards=N once (holdfast run --shards N), which says which shard reads what.",
+            pipeline=pipeline,
+        )
+    return layout
+
+
+def check_count(shard_count: int) -> None:
+    """Refuse a number of shards that there cannot be."""
+    if not 1 <= shard_count <= SHARDS_MAX:
+        raise InvalidPipeline(
+            f"shards={shard_count} is no number of shards.",
+            why=f"there are 1 to {SHARDS_MAX}.",
+            do="write for instance shards=4.",
+        )

@@ -1,0 +1,165 @@
+"""Starts of a pipeline in shards: one layout, one session, a start for each shard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.clock import SystemClock
+from holdfast.controller.checks import check_count, check_options, check_shard, shard_key_of
+from holdfast.controller.controller import ShardedRun
+from holdfast.controller.dealing import Dealing
+from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.kept_shard import KeptShard, ShardWays
+from holdfast.errors import HoldfastError
+from holdfast.graph.graph import Graph
+from holdfast.graph.hooks import Lifecycle
+from holdfast.retry import RetryPolicy
+from holdfast.shards.layout import ShardLayout, newest_layout
+from holdfast.shards.naming import shard_checkpoint
+from holdfast.shards.progress import write_progress
+from holdfast.spark.failure import translate
+from holdfast.spark.launch.early import rows_in_jvm
+from holdfast.spark.launch.session import answers, is_fair, session_of
+from holdfast.spark.run import Run
+from holdfast.starts.context import StartOptions
+from holdfast.starts.in_doubt import take_over_alone
+from holdfast.starts.start import begin_run
+from holdfast.starts.start import start as start_as_asked
+from holdfast.store.paths import checkpoint_directory, open_store
+from holdfast.store.scratch import is_address
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("holdfast.run")
+
+
+def start(pipeline: Graph, **options: Any) -> Run:
+    """Start a pipeline, as one run or in shards; takes what :func:`holdfast.starts.start.start` takes."""
+    return start_as_asked(pipeline, begin=begin, **options)
+
+
+def begin(asked: StartOptions) -> Run:
+    """Begin a run as one, or in shards, where that is asked for or was so before; it has the methods of a run.
+
+    Parameters
+    ----------
+    asked : StartOptions
+        What the start is asked for.
+    """
+    wanted = asked.settings.shards
+    if not (wanted or asked.only_shard is not None) and not _has_shards(asked.checkpoint):
+        return begin_run(asked)
+    is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
+    if wanted == 1 and not is_divided and asked.only_shard is None and not _has_shards(asked.checkpoint):
+        return begin_run(asked)
+    check_options(asked)
+    starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
+    return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
+
+
+def _has_shards(checkpoint: str) -> bool:
+    return not is_address(checkpoint) and newest_layout(open_store(str(checkpoint_directory(checkpoint)))) is not None
+
+
+@dataclass(frozen=True)
+class ShardStarts:
+    """The starts of a pipeline's shards.
+
+    Parameters
+    ----------
+    asked : StartOptions
+        What the start of the whole is asked for.
+    directory : Path
+        The checkpoint of the pipeline.
+    """
+
+    asked: StartOptions
+    directory: Path
+
+    def all(self) -> ShardedRun:
+        """Start all shards; return when each has been tried."""
+        pipeline, settings = self.asked.pipeline, self.asked.settings
+        if settings.shards:
+            check_count(settings.shards)
+        by = shard_key_of(pipeline)
+        graphs = ShardGraphs(pipeline, self.directory)
+        store = open_store(str(self.directory))
+        store.prepare()
+        lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+        lifecycle.set_up()
+        try:
+            dealing = Dealing(graphs, store, partial(self._take_over, graphs))
+            layout = dealing.layout(settings.shards, by)
+            session = self._session()
+            shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
+            clock = SystemClock()
+            run = ShardedRun(
+                pipeline,
+                shards,
+                record=lambda each: write_progress(store, layout.number, each, clock.now_us()),
+                record_every_s=settings.controller_freq / 1000,
+                tear_down=lifecycle.tear_down,
+            )
+            run.begin()
+        except Exception as error:
+            lifecycle.fail(error if isinstance(error, HoldfastError) else translate(error, pipeline.name, "the start"))
+            lifecycle.tear_down()
+            raise
+        return run
+
+    def alone(self, shard: int) -> Run:
+        """Start one shard, which the checkpoint must have; its layout is not changed."""
+        pipeline = self.asked.pipeline
+        layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
+        graphs = ShardGraphs(pipeline, self.directory)
+        return begin_run(self._asked_of(graphs, layout, shard))
+
+    def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, session: SparkSession) -> KeptShard:
+        settings = self.asked.settings
+        asked = self._asked_of(graphs, layout, shard)
+        hooks = replace(asked.pipeline.hooks, on_setup=None, on_teardown=None)  # called once, for all of them
+        name = asked.pipeline.name
+        asked = replace(asked, pipeline=replace(asked.pipeline, hooks=hooks), session=session, pool=name)
+        return KeptShard(
+            shard,
+            name,
+            ShardWays(
+                start=partial(begin_run, asked),
+                take_over=partial(take_over_alone, asked.pipeline, open_store(asked.checkpoint), settings),
+                translate=lambda error: translate(error, name, "the start"),
+                has_jvm=partial(answers, session),
+            ),
+            RetryPolicy(settings.max_restarts + 1, settings.restart_first_s, settings.restart_cap_s),
+        )
+
+    def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
+        checkpoint = shard_checkpoint(str(self.directory), shard)
+        return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint)
+
+    def _take_over(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> None:
+        asked = self._asked_of(graphs, layout, shard)
+        take_over_alone(asked.pipeline, open_store(asked.checkpoint), asked.settings)
+
+    def _session(self) -> SparkSession:
+        """Return a session on the context of all shards; say so if its jobs would wait for each other."""
+        asked = self.asked
+        session = asked.session or session_of(asked.settings, rows=rows_in_jvm(asked.pipeline, asked.settings))
+        if not is_fair(session):
+            log.warning(
+                "the session that was given schedules jobs first come, first served: a large epoch of one shard holds "
+                "the others up; create it with spark.scheduler.mode=FAIR"
+            )
+        return session
+
+
+def shard_graphs(pipeline: Graph, layout: ShardLayout, directory: Path) -> Iterator[Graph]:
+    """Yield the graph of each shard, for who asks their sinks."""
+    graphs = ShardGraphs(pipeline, directory)
+    for shard in range(layout.shard_count):
+        yield graphs.of(layout, shard)
