@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import typer
 
 import holdfast as hf
 from holdfast import faults
 from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.checkpoint.spark_log import last_logged, read_offsets
+from holdfast.cli.frame import plan_shards
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.connectors.files.source.division import SEGMENT as OF_FILES
@@ -225,7 +228,7 @@ def test_a_changed_graph_does_not_change_its_number_of_shards(place: Movable) ->
     assert newest_layout(LocalStore(str(place.checkpoint))) is None
 
 
-def test_a_plan_says_what_moves_and_changes_nothing(place: Movable) -> None:
+def test_a_plan_says_what_moves_and_changes_nothing(place: Movable, capsys: pytest.CaptureFixture[str]) -> None:
     place.arrive(*DIRECTORIES)
     place.run_as_one()
     store = LocalStore(str(place.checkpoint))
@@ -241,9 +244,17 @@ def test_a_plan_says_what_moves_and_changes_nothing(place: Movable) -> None:
     lines = list(place.rearranging.plan(2).lines())
     assert lines[0] == "shards: 4 become 2; 30 of 60 units move"
     assert len([line for line in lines if "gives" in line]) > 1
+    with pytest.raises(typer.Exit) as ended:
+        plan_shards(place.pipeline(), place.checkpoint, Settings(), 2, as_json=True)
+    assert ended.value.exit_code == 10
+    assert len(json.loads(capsys.readouterr().out)["moves"]) == 30
+    plan_shards(place.pipeline(), place.checkpoint, Settings(), 4, as_json=False)
+    assert capsys.readouterr().out == "shards: 4 become 4; 0 of 60 units move\n"
     with pytest.raises(InvalidPipeline, match="cannot take segments over"):
         list(in_memory(place).change(2).assignment.shards)
-    assert "refused" in [*in_memory(place).plan(2).lines()][-1]
+    refusal = in_memory(place).plan(2).refusal
+    assert refusal is not None
+    assert "cannot take segments over" in refusal.what
 
 
 def in_memory(place: Movable) -> Rearranging:
@@ -257,7 +268,6 @@ def test_a_start_arranges_what_is_asked_for_and_what_was_begun(place: Movable) -
     place.rearranging.arrange(4)
     assert newest_layout(store) is None, "it has not begun: the first layout is a start's"
     place.run_as_one()
-    place.rearranging.arrange(1)
     place.rearranging.arrange(0)
     assert newest_layout(store) is None
     place.rearranging.arrange(2)

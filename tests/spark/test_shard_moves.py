@@ -11,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.controller.directory import SparkDirectory, connect_shard
+from holdfast.controller.graph import dealt
 from holdfast.controller.moving import Moving, StandingShard
 from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout, newest_layout
@@ -50,7 +51,7 @@ def move(place: Place, shard_count: int) -> ShardLayout:
 
         moving = Moving("rides", store, connect, lambda layout: lambda source, name: unit_of(layout, source, name))
         layout = moving.settle() or ShardLayout(Assignment(), parts)
-        return moving.change(layout, shard_count, graphs.dealt)
+        return moving.change(layout, shard_count, lambda of: dealt(of, graphs.all_units(of)))
 
 
 def run(place: Place, layout: ShardLayout) -> None:

@@ -18,7 +18,7 @@ from holdfast.checkpoint.spark_log import MARKS
 from holdfast.config import Settings
 from holdfast.connectors.reading.wrapped import WrappedSpec
 from holdfast.controller.directory import SparkDirectory, connect_shard
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving, StandingShard
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
@@ -73,8 +73,15 @@ class PlannedMoves:
             pairs.setdefault(pair, []).append(unit)
         for (giver, receiver), units in sorted(pairs.items()):
             yield f"  shard {giver} gives shard {receiver}: {', '.join(units)}"
-        if self.refusal is not None:
-            yield f"  refused: {self.refusal.what}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as a JSON value."""
+        return {
+            "shards": [self.before, self.after],
+            "units": self.unit_count,
+            "moves": {unit: [*pair] for unit, pair in sorted(self.moves.items())},
+            "unfinished": self.is_unfinished,
+        }
 
 
 @dataclass(frozen=True)
@@ -101,13 +108,15 @@ class Rearranging:
         layout = newest_layout(self._store)
         return layout is not None and any(self._directory(number).layout < layout.number for number in layout.moves)
 
-    def arrange(self, shard_count: int) -> None:
+    def arrange(self, shard_count: int, by: str = "") -> None:
         """Do what a start has to do before it deals new segments: carry a layout through, and change the number.
 
         Parameters
         ----------
         shard_count : int
             How many shards are asked for; 0: as many as there are.
+        by : str
+            What shards keep state apart by.
 
         Raises
         ------
@@ -119,10 +128,10 @@ class Rearranging:
         Takes nothing over where there is nothing to do.
         """
         layout = newest_layout(self._store)
-        count = 1 if layout is None else layout.shard_count
+        count = 0 if layout is None else layout.shard_count
         has_begun = layout is not None or newest_directory(self._store) > 0
         if has_begun and shard_count not in (0, count):
-            self.change(shard_count)
+            self.change(shard_count, by)
         elif self.is_unfinished:
             self.settle()
 
@@ -157,7 +166,7 @@ class Rearranging:
         Unavailable
             If a source does not answer.
         """
-        layout = newest_layout(self._store) or self._of_one(shard_count)
+        layout = newest_layout(self._store) or self._of_one(shard_count, self.pipeline.shard_by or "")
         graphs = ShardGraphs(self.pipeline, self.directory)
         stands = {number: self._stand(number) for number in self._numbers()}
         noted = note_beginnings(layout.assignment, stands, _unit_of(graphs, layout))
@@ -181,13 +190,15 @@ class Rearranging:
         with self._moving() as moving:
             return moving.settle()
 
-    def change(self, shard_count: int) -> ShardLayout:
+    def change(self, shard_count: int, by: str = "") -> ShardLayout:
         """Carry the layout through that holds, then move to another number of shards; return the layout that holds.
 
         Parameters
         ----------
         shard_count : int
             How many shards there are to be.
+        by : str
+            What shards keep state apart by, where there are none yet.
 
         Raises
         ------
@@ -205,7 +216,7 @@ class Rearranging:
             if layout is not None and layout.shard_count == shard_count:
                 return layout
             self.check()
-            return moving.change(layout or self._of_one(shard_count), shard_count, self._dealt)
+            return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
 
     def check(self) -> None:
         """Refuse a pipeline of which segments cannot move now; changes nothing.
@@ -299,13 +310,13 @@ class Rearranging:
         layout = newest_layout(self._store)
         return range(1 if layout is None else layout.shard_count)
 
-    def _of_one(self, shard_count: int) -> ShardLayout:
+    def _of_one(self, shard_count: int, by: str) -> ShardLayout:
         """Return the layout of a pipeline that has run as one, with the segments that so many shards need."""
-        first = ShardGraphs(self.pipeline, self.directory).first(shard_count, "")
+        first = ShardGraphs(self.pipeline, self.directory).first(shard_count, by)
         return replace(first, assignment=assign(Assignment(1), first.assignment.shards))
 
     def _dealt(self, layout: ShardLayout) -> ShardLayout:
-        return ShardGraphs(self.pipeline, self.directory).dealt(layout)
+        return dealt(layout, ShardGraphs(self.pipeline, self.directory).all_units(layout))
 
 
 def _unit_of(graphs: ShardGraphs, layout: ShardLayout) -> UnitOf:
