@@ -15,7 +15,9 @@ from holdfast import faults, segments
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
 from holdfast.controller.graph import ShardGraphs
-from holdfast.errors import InvalidPipeline
+from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.start import ShardStarts
+from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.trigger import available_now, every
 from holdfast.pipeline import Pipeline
@@ -24,6 +26,7 @@ from holdfast.shards.naming import shard_checkpoint
 from holdfast.shards.progress import read_progress
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
+from holdfast.starts.start import begin_run
 from holdfast.starts.starting import Starting
 from holdfast.store.local import LocalStore
 from tests.spark.running import arrive, eventually, sqlite_rows
@@ -162,17 +165,46 @@ def test_a_pipeline_runs_in_shards_and_goes_on_so(place: Place) -> None:
     again = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
     assert [each.state for each in again.status().shards] == ["stopped", "stopped"]
     assert place.table() == place.store() == place.ids
-    for count in (1, 3):
-        with pytest.raises(InvalidPipeline, match="2 shards"):
-            place.pipeline().start(checkpoint=place.checkpoint, shards=count)
 
 
-def test_what_ran_as_one_is_not_divided_yet(place: Place) -> None:
+def test_the_number_of_shards_changes_at_a_start(place: Place) -> None:
+    """Acceptance 3, from one run without shards: 1, 4, 2, 4, and as many as before where none is said."""
     place.arrive("a")
     place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=1)
-    assert newest_layout(LocalStore(str(place.checkpoint))) is None
-    with pytest.raises(InvalidPipeline, match="has run without shards"):
-        place.pipeline().start(checkpoint=place.checkpoint, shards=2)
+    store = LocalStore(str(place.checkpoint))
+    assert newest_layout(store) is None
+    dealt = {}
+    for count in (4, 2, 4, None):
+        place.arrive(*DIRECTORIES)
+        run = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=count)
+        assert len(run.status().shards) == (count or 4)
+        assert place.table() == place.store() == place.ids
+        layout = newest_layout(store)
+        assert layout is not None
+        assert dealt.setdefault(count or 4, layout.assignment.shards) == layout.assignment.shards
+
+
+def test_a_controller_whose_layout_was_changed_starts_no_shard_under_it(place: Place) -> None:
+    """Section 6: it waits to start a shard again while another controller changes the number."""
+    place.arrive(*DIRECTORIES)
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    former = newest_layout(LocalStore(str(place.checkpoint)))
+    assert former is not None
+    asked = StartOptions(
+        place.pipeline(),
+        str(place.checkpoint),
+        available_now(),
+        commit_every_ticks=None,
+        commit_thread=True,
+        session=None,
+        settings=Settings(),
+    )
+    Rearranging(place.pipeline(), place.checkpoint, Settings()).change(3)
+    place.arrive(*DIRECTORIES)
+    with pytest.raises(Fenced, match="changed by another start"):
+        begin_run(ShardStarts(asked, place.checkpoint)._asked_of(place.graphs(), former, 0))
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
+    assert place.table() == place.store() == place.ids
 
 
 def test_shards_whose_checkpoint_is_lost_are_not_dealt_anew(place: Place) -> None:

@@ -27,7 +27,7 @@ LEFT = "left.json"
 BEGINNING = "beginning.json"
 """Where the pipeline begins; absent where that is the beginning of its sources."""
 
-_WHERE_SET = ("seed", "replayed", "retired", "backfilled", "graph_since", "layout")
+_WHERE_SET = ("seed", "replayed", "retired", "backfilled", "graph_since", "layout", "moved", "stood")
 """What is recorded only where it is something."""
 
 
@@ -60,7 +60,11 @@ class DirectoryHeader:
         Sinks that get everything while the positions to pass are passed; empty where there are none, and in records of
         older versions.
     layout : int
-        Number of the layout of shards under which it began; 0 where it began under none.
+        Of a shard: number of the layout under which it, or a directory before it, began; 0: of none.
+    moved : int
+        Of a shard: the epoch of its last hand-over; 0: there was none.
+    stood : Positions
+        Of a shard whose segments changed without a hand-over: where its sinks stood.
     """
 
     base: int
@@ -74,6 +78,8 @@ class DirectoryHeader:
     from_us: int | None = None
     backfilled: tuple[str, ...] = ()
     layout: int = 0
+    moved: int = 0
+    stood: Positions = field(default_factory=dict)
 
     @property
     def replay_count(self) -> int:
@@ -116,6 +122,7 @@ class DirectoryHeader:
                 f"replays {len(steps)} epochs, and has ends for {self.replay_count}",
             ),
             (steps == sorted(set(steps)), f"replays the epochs {steps}, which do not ascend"),
+            (self.moved < self.base, f"begins at epoch {self.base}, and segments moved as epoch {self.moved}"),
             (not steps or steps[-1] < self.base, f"replays epoch {steps and steps[-1]}, and begins at {self.base}"),
         ):
             invariant(condition, f"a directory of Spark's {what}.", why="the header is written once.", epoch=self.base)
@@ -167,6 +174,8 @@ def _parse(record: dict[str, Any]) -> DirectoryHeader:
         record.get("from_us"),
         tuple(record.get("backfilled", ())),
         int(record.get("layout", 0)),
+        int(record.get("moved", 0)),
+        record.get("stood", {}),
     )
 
 

@@ -297,6 +297,7 @@ def plan_(
     from_checkpoint: FromCheckpoint = None,
     at: BeginAt = None,
     state: BeginState = None,
+    shards: Shards = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is kept, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -307,6 +308,9 @@ def plan_(
         given = _beginning(from_checkpoint, at, state)
         pipeline = load_target(target)
         begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
+        if shards is not None and frame.has_run(directory):
+            frame.plan_shards(pipeline, directory, settings, shards, as_json)
+            return
         minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
         inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
         asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}

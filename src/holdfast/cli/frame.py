@@ -267,6 +267,18 @@ def answer(value: Any, lines: Iterable[str], as_json: bool) -> None:
         print_lines(lines)
 
 
+def plan_shards(pipeline: Graph, directory: Path, settings: Settings, shards: int, as_json: bool) -> None:
+    """Say what another number of shards would do; exit with code 10 where it does anything, raise why it cannot be."""
+    from holdfast.controller.rearranging import Rearranging
+
+    planned = Rearranging(pipeline, directory, settings).plan(shards)
+    answer(planned.as_json(), planned.lines(), as_json)
+    if planned.before != planned.after and planned.refusal is not None:
+        raise planned.refusal
+    if planned.before != planned.after or planned.is_unfinished:
+        raise typer.Exit(10)
+
+
 def print_json(value: Any) -> None:
     """Print an answer as one line of JSON."""
     # Masked before, and not as a text: there, a key `token` would have its value covered, quotes and brackets too.

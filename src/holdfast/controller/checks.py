@@ -70,6 +70,24 @@ def check_shard(pipeline: str, layout: ShardLayout | None, shard: int) -> ShardL
     return layout
 
 
+def check_key(pipeline: str, layout: ShardLayout | None, by: str) -> None:
+    """Refuse another shard key than segments were dealt by.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming both.
+    """
+    if layout is not None and by != layout.by:
+        raise InvalidPipeline(
+            f"pipeline {pipeline!r} keeps the state of its shards apart by {by or 'nothing'!r}, and did so by "
+            f"{layout.by or 'nothing'!r}.",
+            why="which segments stay together follows from it, and they have shards already.",
+            do="restore it; or give the changed pipeline another name and a new checkpoint.",
+            pipeline=pipeline,
+        )
+
+
 def check_count(shard_count: int) -> None:
     """Refuse a number of shards that there cannot be."""
     if not 1 <= shard_count <= SHARDS_MAX:

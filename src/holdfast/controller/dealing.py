@@ -53,14 +53,14 @@ class Dealing:
         Parameters
         ----------
         shard_count : int
-            How many shards are asked for; 0: as many as there were.
+            How many shards there are to be where there is no layout yet.
         by : str
             What shards keep state apart by.
 
         Raises
         ------
         InvalidPipeline
-            If it is another number, or another key, than before.
+            If rows have been read, and it is not known by which shard.
         Unavailable
             If a source does not answer, or another process has recorded a layout meanwhile.
         """
@@ -68,22 +68,6 @@ class Dealing:
         if known is None:
             self._check_has_not_begun()
             return self._record(self.graphs.first(shard_count, by))
-        name = self.graphs.pipeline.name
-        if shard_count not in (0, known.shard_count):
-            raise InvalidPipeline(
-                f"pipeline {name!r} has {known.shard_count} shards, and is to have {shard_count}.",
-                why="segments would have to move between shards, which is not done yet.",
-                do=f"start it with shards={known.shard_count} (--shards {known.shard_count}), or without that.",
-                pipeline=name,
-            )
-        if by != known.by:
-            raise InvalidPipeline(
-                f"pipeline {name!r} keeps the state of its shards apart by {by or 'nothing'!r}, and did so by "
-                f"{known.by or 'nothing'!r}.",
-                why="which segments stay together follows from it, and they have shards already.",
-                do="restore it; or give the changed pipeline another name and a new checkpoint.",
-                pipeline=name,
-            )
         return self._with_new_segments(known)
 
     def _with_new_segments(self, known: ShardLayout) -> ShardLayout:
@@ -134,13 +118,6 @@ class Dealing:
     def _check_has_not_begun(self) -> None:
         """Refuse a first layout where rows have been read: by one run, or by shards whose checkpoint is lost."""
         name = self.graphs.pipeline.name
-        if newest_directory(self.store):
-            raise InvalidPipeline(
-                f"pipeline {name!r} has run without shards, and is to run in some.",
-                why="segments would have to move to other shards with their positions, which is not done yet.",
-                do="start it without shards; or give it another name, new sinks and a new checkpoint.",
-                pipeline=name,
-            )
         if self._ledgers(name) or self._ledgers(shard_name(name, 1)):
             raise InvalidPipeline(
                 f"sinks of pipeline {name!r} hold rows, and its checkpoint does not say which shard has read them.",

@@ -1,10 +1,14 @@
-"""What Spark has written of a shard, and how a directory begins behind a hand-over (design/0048, section 6)."""
+"""Spark's directories of one shard, as a move of segments asks and begins them (design/0048, section 6).
+
+Invariant: of the directories of a shard the newest that has its record counts; one that begins under a layout begins
+behind the shard's hand-over, with an epoch above all that were ever planned.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.checkpoint.directory_header import (
@@ -15,89 +19,127 @@ from holdfast.checkpoint.directory_header import (
     remove_older,
 )
 from holdfast.checkpoint.explained import Explanations
-from holdfast.checkpoint.graph_record import GRAPH, read_graph, write_graph
+from holdfast.checkpoint.graph_record import GRAPH, read_graph, state_fingerprint, write_graph
+from holdfast.checkpoint.last_move import LastMove
 from holdfast.checkpoint.replay_floor import lower_floor
 from holdfast.checkpoint.schemas import note_schema, noted_schema
-from holdfast.checkpoint.source_history import note_positions
+from holdfast.checkpoint.source_history import last_positions, note_positions
 from holdfast.checkpoint.spark_log import last_logged, read_offsets
 from holdfast.config import Settings
 from holdfast.controller.moving import StandingShard
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, invariant
 from holdfast.graph.graph import Graph
 from holdfast.ports import Explanation, Store
 from holdfast.positions import Positions
+from holdfast.shards.layout import newest_layout
+from holdfast.shards.naming import shard_of
+from holdfast.spark.state.shape import note_shape, noted_shape
+from holdfast.starts.behind import published
 from holdfast.starts.in_doubt import coordinator_alone
 from holdfast.starts.inputs import above_all
 from holdfast.starts.restore import planned_in
+from holdfast.store.paths import open_store
 
 
 @dataclass(frozen=True)
 class SparkDirectory:
-    """The directories of Spark in the checkpoint of a shard without state.
+    """What Spark has written for one shard.
 
     Parameters
     ----------
     graph : Graph
-        The shard's.
+        The shard's, with sources that know the whole of what positions mean.
     store, checkpoint : Store, Path
         The shard's checkpoint, and where it lies.
     pipeline_checkpoint : Path
-        Where that of the pipeline lies: it has what sources keep, for all shards.
+        Where that of the pipeline lies: it has what sources keep, for all shards, and the layouts.
+    seed_of : callable
+        Given the number of a layout, returns the key of the snapshot with which the shard begins under it; empty
+        without state.
     """
 
     graph: Graph
     store: Store
     checkpoint: Path
     pipeline_checkpoint: Path
+    seed_of: Callable[[int], str] = lambda layout: ""
 
     @property
     def layout(self) -> int:
-        """Number of the layout under which the newest directory began; 0: none."""
-        number = newest_directory(self.store)
-        return self._header(number).layout if number else 0
+        """Number of the layout under which the newest directory began; 0: before there was one, or there is none."""
+        return self._header().layout if self._newest else 0
 
     def last_epoch(self) -> int:
-        """Return the highest epoch that was ever planned or recorded; 0: none."""
-        number = newest_directory(self.store)
-        return above_all(self.store, planned_in(self._path(number)) if number else 0)
+        """Return the highest epoch that was ever planned, in any directory; 0: none."""
+        return max(above_all(self.store, 0), planned_in(self._spark) if self._newest else 0)
 
     def planned_end(self) -> Positions:
-        """Return where the last epoch ends that is planned."""
-        return self._end("offsets")
+        """Return where the last epoch ends that the newest directory has planned; where it begins, if it has none."""
+        if not self._newest:
+            return {}
+        number = last_logged(self._spark, "offsets")
+        seek = self._header().seek
+        return read_offsets(self._spark, number).positions if number >= 0 else seek[-1] if seek else {}
 
     def finished_end(self) -> Positions:
-        """Return where the last epoch ends that Spark has finished."""
-        return self._end("commits")
+        """Return where the last epoch ends that the newest directory has finished; where it begins, if it has none."""
+        return published(self._spark)[1] if self._newest else {}
 
     def explanations(self, kept: Mapping[str, Mapping[str, int]]) -> tuple[Explanation, ...]:
-        """Return what is durable of the meaning of positions, and some sink lacks."""
+        """Return what is durable of the meaning of positions and not among what sinks keep, by sink and source."""
         return Explanations.of(self.graph.sources, self.pipeline_checkpoint, kept).take(kept)
 
     def begin(self, layout: int, epoch: int, positions: Positions) -> None:
-        """Begin a directory behind an epoch.
+        """Begin a directory under a layout, behind an epoch that ends there, unless it has begun.
 
-        Notes
-        -----
-        Durable writes, as in ``starts/act.py``: the graph, positions of sources, the floor; the header comes last, and
-        is never put over another's.  A crash before it leaves what the next start writes again.
+        What the one before has planned beyond is not run.
 
         Raises
         ------
         Unavailable
-            If another run has begun the directory just now.
+            If another run has begun the same directory just now.
+
+        Notes
+        -----
+        Durable writes: what the header names, then the header, which makes the directory valid.  A crash before it
+        leaves what the next start writes again.
         """
-        number = newest_directory(self.store)
-        before = self._header(number) if number else DirectoryHeader(1)
+        if self.layout >= layout:
+            return
+        number, last = self._newest, self._last_move(layout)
         previous, below = f"spark/{number}", f"spark/{number + 1}"
-        if self.store.get(f"{previous}/{GRAPH}") is not None:
-            write_graph(self.store, below, read_graph(self.store, previous))
-        note_positions(self.store, epoch + 1, positions, else_known=before.retired)
+        graph, since = state_fingerprint(self.graph), epoch + 1
+        if number:
+            before = self._header()
+            last = last if last.moved else replace(last, moved=before.moved)
+            since = before.graph_since if before.graph == graph and before.graph_since else since
+            shape = noted_shape(self.store, previous)
+            if shape is not None:
+                note_shape(self.store, below, shape)
+            if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it
+                write_graph(self.store, below, read_graph(self.store, previous))
+        names = [node.name for node in self.graph.sources]
+        known = last_positions(self.store)
+        retired = {name: of for name, of in known.items() if name not in names}
+        # A source whose segments are all given away is not continued where it was, if it gets some again.
+        now = {name: positions.get(name, {}) for name in names if name in known or name in positions}
+        note_positions(self.store, epoch + 1, now, else_known=retired)
         lower_floor(self.store, positions)
-        header = DirectoryHeader(epoch + 1, (positions,), retired=before.retired, graph=before.graph, layout=layout)
+        header = DirectoryHeader(
+            epoch + 1,
+            (positions,) if positions else (),
+            self.seed_of(layout),
+            retired=retired,
+            graph=graph,
+            graph_since=since,
+            layout=layout,
+            moved=last.moved,
+            stood=last.stood,
+        )
         key, data = f"{below}/{FILE_NAME}", header.to_json()
         if not self.store.put_if_absent(key, data) and self.store.get(key) != data:
             raise Unavailable(
-                f"{below} of pipeline {self.graph.name!r} was begun by another run just now.",
+                f"{below} of shard {self.graph.name!r} was begun by another run just now.",
                 why="that run was starting when this one took over.",
                 do="start again: what that run left is taken into account.",
                 pipeline=self.graph.name,
@@ -105,18 +147,24 @@ class SparkDirectory:
             )
         remove_older(self.checkpoint, below)
 
-    def _end(self, log: str) -> Positions:
-        number = newest_directory(self.store)
-        if not number:
-            return {}
-        last = last_logged(self._path(number), log)
-        return self._header(number).start if last < 0 else read_offsets(self._path(number), last).positions
+    def _last_move(self, number: int) -> LastMove:
+        layout, name = newest_layout(open_store(str(self.pipeline_checkpoint))), self.graph.name
+        invariant(
+            layout is not None and layout.number == number, f"{name!r} begins under layout {number}, which is not."
+        )
+        assert layout is not None
+        return LastMove.under(layout, shard_of(name)[1])
 
-    def _header(self, number: int) -> DirectoryHeader:
-        return read_origin(self._path(number) / FILE_NAME)
+    @property
+    def _newest(self) -> int:
+        return newest_directory(self.store)
 
-    def _path(self, number: int) -> Path:
-        return self.checkpoint / "spark" / str(number)
+    @property
+    def _spark(self) -> Path:
+        return self.checkpoint / "spark" / str(self._newest)
+
+    def _header(self) -> DirectoryHeader:
+        return read_origin(self._spark / FILE_NAME)
 
 
 def connect_shard(directory: SparkDirectory, first: Store, settings: Settings, closing: ExitStack) -> StandingShard:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import SystemClock
-from holdfast.controller.checks import check_count, check_options, check_shard, shard_key_of
+from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
+from holdfast.controller.moving import check_layout
+from holdfast.controller.rearranging import Rearranging
 from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
@@ -94,8 +96,10 @@ class ShardStarts:
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
         lifecycle.set_up()
         try:
+            check_key(pipeline.name, newest_layout(store), by)
+            self._rearranging.arrange(settings.shards, by)
             dealing = Dealing(graphs, store, partial(self._take_over, graphs))
-            layout = dealing.layout(settings.shards, by)
+            layout = dealing.layout(settings.shards or 1, by)
             session = self._session()
             shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
             clock = SystemClock()
@@ -117,8 +121,13 @@ class ShardStarts:
         """Start one shard, which the checkpoint must have; its layout is not changed."""
         pipeline = self.asked.pipeline
         layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
+        self._rearranging.check_finished()
         graphs = ShardGraphs(pipeline, self.directory)
         return begin_run(self._asked_of(graphs, layout, shard))
+
+    @property
+    def _rearranging(self) -> Rearranging:
+        return Rearranging(self.asked.pipeline, self.directory, self.asked.settings)
 
     def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, session: SparkSession) -> KeptShard:
         settings = self.asked.settings
@@ -140,7 +149,8 @@ class ShardStarts:
 
     def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
         checkpoint = shard_checkpoint(str(self.directory), shard)
-        return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint)
+        holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
+        return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint, on_takeover=holds)
 
     def _take_over(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> None:
         asked = self._asked_of(graphs, layout, shard)

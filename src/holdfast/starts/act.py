@@ -200,7 +200,8 @@ def _begin_directory(facts: StartFacts, header: DirectoryHeader, check_fenced: C
         # Durable before the directory counts: a source that leaves with it is in none of its positions.
         note_positions(inputs.store, header.base, header.seek[-1], else_known=_retired_before(inputs))
         lower_floor(inputs.store, header.seek[0])
-    header = replace(header, retired=_retired(inputs, header, facts.holders))
+    last, retired = inputs.last_move, _retired(inputs, header, facts.holders)
+    header = replace(header, retired=retired, layout=last.layout, moved=last.moved, stood=last.stood)
     _put_header(inputs, header, check_fenced)
     _begin_log(inputs, header)
     return header

@@ -83,6 +83,8 @@ class StartOptions:
     """The shard that is run alone."""
     pool: str = ""
     """Of Spark's scheduler, for the jobs of this run; empty: that of all which have none."""
+    on_takeover: Callable[[], None] | None = None
+    """Raises where the run may not go on, asked once no other run can write: another start has changed the shards."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 

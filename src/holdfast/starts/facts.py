@@ -21,6 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from holdfast.checkpoint.directory_header import FILE_NAME, noted_beginning
+from holdfast.checkpoint.last_move import check_none_is_before
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.spark_log import newest_positions
 from holdfast.commit.takeover import Expired
@@ -227,6 +228,7 @@ def _contradiction(inputs: StartInputs, held: Mapping[str, Held], remembering: C
     checks: tuple[Callable[[], None], ...] = (
         partial(Participation(pipeline, store, remembering).check, held),
         partial(check_none_holds_withdrawn, store, pipeline, remembering, held),
+        partial(check_none_is_before, inputs.last_move, held, remembering, pipeline),
         partial(check_reached, inputs, held),
     )
     for check in checks:

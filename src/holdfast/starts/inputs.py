@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.directory_header import FILE_NAME, noted_beginning, read_origin
 from holdfast.checkpoint.explained import workspace
+from holdfast.checkpoint.last_move import LastMove, last_move
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, StateSchema
 from holdfast.checkpoint.progress import EpochSpan
 from holdfast.checkpoint.snapshot import snapshot_keys
@@ -123,6 +124,11 @@ class StartInputs:
     def sources(self) -> tuple[Node, ...]:
         """The pipeline's sources."""
         return self.pipeline.sources
+
+    @cached_property
+    def last_move(self) -> LastMove:
+        """What the last layout of shards did to this one."""
+        return last_move((self.spark, self.previous), self.directory, self.pipeline.name)
 
     @property
     def backfill(self) -> Backfill:

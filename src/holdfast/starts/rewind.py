@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import progress
-from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin, remove_older
+from holdfast.checkpoint.directory_header import (
+    FILE_NAME,
+    DirectoryHeader,
+    newest_directory,
+    read_origin,
+    remove_older,
+)
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.graph_record import GRAPH, read_graph, write_graph
 from holdfast.checkpoint.manifest import StateSchema
@@ -208,12 +214,22 @@ class Rewinding:
             self.store, self.pipeline.name, to, steps, has_state=bool(state_schemas), graph=header.graph or ""
         )
         found = replace(found, batch_id=self._state.batch_in_journal(found, below, header))
+        self._check_move(to, found, header)
         self._check_state(to, found, state_schemas, header.graph)
         self._state.check_evaluable(to, found, header)
         self._check_sources(to, found.read_from, newest_positions(self.directory / below))
         self._check_ran(withdrawing.recomputed)
         withdrawn = withdrawing.asked(sinks, found.ended)
         return found, self._rewound(found, withdrawn, withdrawing.left_out)
+
+    def _check_move(self, to: str, found: RewindTarget, header: DirectoryHeader) -> None:
+        if found.ended.epoch < header.moved:
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} cannot go back to {to}: segments have moved between shards since.",
+                why=f"they moved as epoch {header.moved}: before it other shards read them, into ledgers of their own.",
+                do="choose a later epoch.",
+                pipeline=self.pipeline.name,
+            )
 
     def _check_state(
         self, to: str, found: RewindTarget, state_schemas: Mapping[str, StateSchema], graph: str | None

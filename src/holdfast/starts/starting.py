@@ -225,6 +225,8 @@ class Starting:
             understood=None if has_begun else own.participation.begun_together,
             on_expired=partial(check_given_again, inputs, remembering=remembering),
         )
+        if self.asked.on_takeover is not None:
+            self.asked.on_takeover()
         place = sources_place(directory, pipeline.name)
         restore = partial(explained.restore, pipeline.sources, place, own.sinks, resumption.held)
         own.coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")

@@ -1,0 +1,337 @@
+"""Another number of shards, at a start: what of a pipeline moves, and that it does (design/0048, section 6).
+
+Nothing runs.  All shards are taken over, in one process; each sink is connected with the columns that the last run
+noted, so neither Spark nor Java is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from holdfast.checkpoint.directory_header import newest_directory
+from holdfast.checkpoint.graph_record import GRAPH, state_fingerprint
+from holdfast.checkpoint.schemas import OUT_OF_REACH
+from holdfast.checkpoint.spark_log import MARKS
+from holdfast.config import Settings
+from holdfast.connectors.reading.wrapped import WrappedSpec
+from holdfast.controller.directory import SparkDirectory, connect_shard
+from holdfast.controller.graph import ShardGraphs, dealt
+from holdfast.controller.moving import Moving, StandingShard
+from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.graph.graph import Graph
+from holdfast.ports import SourceSpec, Store
+from holdfast.shards.assignment import Assignment, assign, moves, regroup
+from holdfast.shards.layout import ShardLayout, newest_layout
+from holdfast.shards.moves import Stand, UnitOf, note_beginnings
+from holdfast.shards.naming import shard_checkpoint, shard_name
+from holdfast.starts.in_doubt import ran_last
+from holdfast.starts.rewind_target import check_finished
+from holdfast.starts.state_change import left_to_replay
+from holdfast.store.local import LocalStore
+from holdfast.store.paths import open_store
+from holdfast.store.scratch import ScratchedStore
+
+UNDIVIDED = {"files": "log", "rate": "rows", "segments": "files"}
+"""Kind of a source -> the segment that it has until it is divided: its position holds for those without one."""
+
+
+@dataclass(frozen=True)
+class PlannedMoves:
+    """What another number of shards would do.
+
+    Parameters
+    ----------
+    before, after : int
+        How many shards there are, and are to be.
+    unit_count : int
+        How many units of segments there are.
+    moves : mapping of str to (int, int)
+        Unit -> the shard that has it, and the one that would get it; without those that stay.
+    is_unfinished : bool
+        Whether the last change was interrupted: a start carries it through first, and what moves then may differ.
+    refusal : HoldfastError, optional
+        Why a start with so many shards is refused now.
+    """
+
+    before: int
+    after: int
+    unit_count: int
+    moves: Mapping[str, tuple[int, int]]
+    is_unfinished: bool = False
+    refusal: HoldfastError | None = None
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as text, a line for each pair of shards."""
+        yield f"shards: {self.before} become {self.after}; {len(self.moves)} of {self.unit_count} units move"
+        if self.is_unfinished:
+            yield "the last change was interrupted: a start carries it through first"
+        pairs: dict[tuple[int, int], list[str]] = {}
+        for unit, pair in sorted(self.moves.items()):
+            pairs.setdefault(pair, []).append(unit)
+        for (giver, receiver), units in sorted(pairs.items()):
+            yield f"  shard {giver} gives shard {receiver}: {', '.join(units)}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as a JSON value."""
+        return {
+            "shards": [self.before, self.after],
+            "units": self.unit_count,
+            "moves": {unit: [*pair] for unit, pair in sorted(self.moves.items())},
+            "unfinished": self.is_unfinished,
+        }
+
+
+@dataclass(frozen=True)
+class Rearranging:
+    """A pipeline whose segments may move between its shards.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        As the user built it.
+    directory : Path
+        Its checkpoint.
+    settings : Settings
+        For retries, and the length of the ledger.
+    """
+
+    pipeline: Graph
+    directory: Path
+    settings: Settings
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether segments were about to move when a start ended: the next one goes on before anything else."""
+        layout = newest_layout(self._store)
+        return layout is not None and any(self._directory(number).layout < layout.number for number in layout.moves)
+
+    def arrange(self, shard_count: int, by: str = "") -> None:
+        """Do what a start has to do before it deals new segments: carry a layout through, and change the number.
+
+        Parameters
+        ----------
+        shard_count : int
+            How many shards are asked for; 0: as many as there are.
+        by : str
+            What shards keep state apart by.
+
+        Raises
+        ------
+        HoldfastError
+            As :meth:`change` and :meth:`settle`.
+
+        Notes
+        -----
+        Takes nothing over where there is nothing to do.
+        """
+        layout = newest_layout(self._store)
+        count = 0 if layout is None else layout.shard_count
+        has_begun = layout is not None or newest_directory(self._store) > 0
+        if has_begun and shard_count not in (0, count):
+            self.change(shard_count, by)
+        elif self.is_unfinished:
+            self.settle()
+
+    def check_finished(self) -> None:
+        """Refuse to run one shard alone while segments are moving.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the last change of the number of shards was interrupted.
+        """
+        if self.is_unfinished:
+            raise InvalidPipeline(
+                f"segments of pipeline {self.pipeline.name!r} were moving between its shards when a start ended.",
+                why="some shards have moved and some have not, and none may run before all have.",
+                do="start all shards once, without --only-shard: that comes first then.",
+                pipeline=self.pipeline.name,
+            )
+
+    def plan(self, shard_count: int) -> PlannedMoves:
+        """Return what another number of shards would do; takes nothing over, changes nothing.
+
+        Parameters
+        ----------
+        shard_count : int
+            How many shards there are to be.
+
+        Raises
+        ------
+        Diverged
+            If a shard has read segments of another one.
+        Unavailable
+            If a source does not answer.
+        """
+        layout = newest_layout(self._store) or self._of_one(shard_count, self.pipeline.shard_by or "")
+        graphs = ShardGraphs(self.pipeline, self.directory)
+        stands = {number: self._stand(number) for number in self._numbers()}
+        noted = note_beginnings(layout.assignment, stands, _unit_of(graphs, layout))
+        before = self._dealt(replace(layout, assignment=noted)).assignment
+        refusal = None
+        try:
+            self.check()
+        except InvalidPipeline as error:
+            refusal = error
+        found = moves(before, regroup(before, shard_count))
+        return PlannedMoves(before.shard_count, shard_count, len(before.shards), found, self.is_unfinished, refusal)
+
+    def settle(self) -> ShardLayout | None:
+        """Carry the layout through that holds, and return it; None where there are no shards.
+
+        Raises
+        ------
+        HoldfastError
+            Whatever taking a shard over raises.
+        """
+        with self._moving() as moving:
+            return moving.settle()
+
+    def change(self, shard_count: int, by: str = "") -> ShardLayout:
+        """Carry the layout through that holds, then move to another number of shards; return the layout that holds.
+
+        Parameters
+        ----------
+        shard_count : int
+            How many shards there are to be.
+        by : str
+            What shards keep state apart by, where there are none yet.
+
+        Raises
+        ------
+        InvalidPipeline
+            If that cannot be: says what to do first.  Nothing was changed.
+        Diverged
+            If the sinks of a shard do not hold the same.  Nothing was changed.
+        HoldfastError
+            Whatever taking a shard over raises.
+        """
+        if not self.is_unfinished:
+            self.check()  # no run is fenced for what cannot be done
+        with self._moving() as moving:
+            layout = moving.settle()
+            if layout is not None and layout.shard_count == shard_count:
+                return layout
+            self.check()
+            return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
+
+    def check(self) -> None:
+        """Refuse a pipeline of which segments cannot move now; changes nothing.
+
+        Raises
+        ------
+        InvalidPipeline
+            Saying what to do first.
+        """
+        self._check_sinks()
+        layout, graphs = newest_layout(self._store), ShardGraphs(self.pipeline, self.directory)
+        for number in self._numbers():
+            graph, store, directory = self._graph(number), *self._place(number)
+            begun = newest_directory(store)
+            if not begun:
+                continue
+            check_finished(store, directory, graph.name, "where its segments stand")
+            has_run = store.get(f"spark/{begun}/{GRAPH}") is not None
+            divided = graph if layout is None else graphs.of(layout, number)
+            if has_run and not (ran_last(graph, store) or ran_last(divided, store)):
+                raise InvalidPipeline(
+                    f"pipeline {self.pipeline.name!r} has changed, and is to have another number of shards.",
+                    why="its sinks take their segments over as the graph wrote them that ran last.",
+                    do="start the changed pipeline with as many shards as before, then with the new number.",
+                    pipeline=self.pipeline.name,
+                )
+            if left_to_replay(directory, f"spark/{begun}", state_fingerprint(graph)) is not None:
+                raise InvalidPipeline(
+                    f"shard {graph.name!r} evaluates epochs again that some of its sinks hold.",
+                    why="until that is done they stand at different positions.",
+                    do="start with as many shards as before, and change the number when they have caught up.",
+                    pipeline=graph.name,
+                )
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _check_sinks(self) -> None:
+        for node in self.pipeline.sinks:
+            if node.kind in OUT_OF_REACH:
+                raise InvalidPipeline(
+                    f"sink {node.name!r} ({node.kind}) cannot take segments over.",
+                    why=f"{OUT_OF_REACH[node.kind]}, and nothing runs while segments move.",
+                    do="start with as many shards as before; or begin anew, with another checkpoint.",
+                    pipeline=self.pipeline.name,
+                    participant=node.name,
+                )
+        if state_fingerprint(self.pipeline):
+            raise InvalidPipeline(
+                f"pipeline {self.pipeline.name!r} keeps state, and is to have another number of shards.",
+                why="the state of a key would have to move with the segments that have its rows, which is not done "
+                "yet.",
+                do="start it with as many shards as before; or begin anew, with another checkpoint.",
+                pipeline=self.pipeline.name,
+            )
+
+    def _stand(self, number: int) -> Stand:
+        """Return where a shard stands, as far as Spark's directories tell."""
+        found = self._directory(number)
+        return Stand(0, found.finished_end(), found.planned_end())
+
+    @contextmanager
+    def _moving(self) -> Iterator[Moving]:
+        with ExitStack() as closing:
+            graphs = ShardGraphs(self.pipeline, self.directory)
+            yield Moving(
+                self.pipeline.name,
+                self._store,
+                lambda number: self._connect(number, closing),
+                lambda layout: _unit_of(graphs, layout),
+            )
+
+    def _connect(self, number: int, closing: ExitStack) -> StandingShard:
+        self._place(number)[0].prepare()
+        return connect_shard(self._directory(number), self._store, self.settings, closing)
+
+    def _directory(self, number: int) -> SparkDirectory:
+        return SparkDirectory(self._graph(number), *self._place(number), self.directory)
+
+    def _graph(self, number: int) -> Graph:
+        return self.pipeline.with_sources(shard_name(self.pipeline.name, number), {})
+
+    def _place(self, number: int) -> tuple[LocalStore | ScratchedStore, Path]:
+        directory = Path(shard_checkpoint(str(self.directory), number))
+        return open_store(str(directory)), directory
+
+    @property
+    def _store(self) -> Store:
+        return open_store(str(self.directory))
+
+    def _numbers(self) -> range:
+        layout = newest_layout(self._store)
+        return range(1 if layout is None else layout.shard_count)
+
+    def _of_one(self, shard_count: int, by: str) -> ShardLayout:
+        """Return the layout of a pipeline that has run as one, with the segments that so many shards need."""
+        first = ShardGraphs(self.pipeline, self.directory).first(shard_count, by)
+        return replace(first, assignment=assign(Assignment(1), first.assignment.shards))
+
+    def _dealt(self, layout: ShardLayout) -> ShardLayout:
+        return dealt(layout, ShardGraphs(self.pipeline, self.directory).all_units(layout))
+
+
+def _unit_of(graphs: ShardGraphs, layout: ShardLayout) -> UnitOf:
+    undivided = {name: UNDIVIDED.get(_kind(spec), "") for name, spec in graphs.divisible_sources.items()}
+    notes = frozenset(MARKS.values())
+
+    def unit(source: str, name: str) -> str | None:
+        if source not in undivided or name in notes:
+            return None
+        return "" if name.startswith("@") or name == undivided[source] else graphs.unit(layout, source, name)
+
+    return unit
+
+
+def _kind(spec: SourceSpec) -> str:
+    while isinstance(spec, WrappedSpec):
+        spec = spec.given
+    return spec.kind
