@@ -157,6 +157,42 @@ def test_a_rewind_that_dies_is_carried_through(
     assert place.rows() == place.ids
 
 
+def test_a_start_carries_a_rewind_through_before_any_shard_runs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.run(12)
+    before, at = len(place.rows()), now()
+    place.run(8)
+    do, rewound = Rewinding.do, list[int]()
+
+    def dying(self: Rewinding, to: str, left_out: Any = ()) -> Any:
+        if rewound:
+            raise Dies
+        rewound.append(1)
+        return do(self, to, left_out)
+
+    monkeypatch.setattr(Rewinding, "do", dying)
+    with pytest.raises(Dies):
+        place.rewinding().do(at)
+    assert before < len(place.rows()) < len(place.ids)
+
+    rows: list[int] = []
+
+    def noting(self: Rewinding, to: str, left_out: Any = ()) -> Any:
+        found = do(self, to, left_out)
+        rows.append(len(place.rows()))
+        return found
+
+    monkeypatch.setattr(Rewinding, "do", noting)
+    pipeline = place.graphs().pipeline
+    assert isinstance(pipeline, hf.Pipeline)
+    with pytest.raises(InvalidPipeline, match="was interrupted"):
+        pipeline.start(checkpoint="checkpoint", only_shard=0, session=place.session)
+    assert rows == []
+    pipeline.run(checkpoint="checkpoint", trigger=hf.available_now(), session=place.session)
+    assert rows == [before]
+    assert not place.rewinding().is_unfinished
+    assert place.rows() == place.ids
+
+
 def test_one_shard_goes_back_alone_and_by_the_command_line(place: Place) -> None:
     place.run(12)
     at = now()

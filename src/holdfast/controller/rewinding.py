@@ -115,6 +115,22 @@ class ShardsRewinding:
         number = max(numbered(self.store, REWINDS), default=0)
         return bool(number and self._missing(number, self._record(number)["targets"]))
 
+    def check_finished(self) -> None:
+        """Refuse to run one shard alone while all go back.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a rewind of all shards was interrupted.
+        """
+        if self.is_unfinished:
+            raise InvalidPipeline(
+                f"a rewind of all shards of pipeline {self.pipeline!r} was interrupted.",
+                why="some have gone back and some have not, and none may run before all have.",
+                do="start all shards once, without --only-shard: that comes first then.",
+                pipeline=self.pipeline,
+            )
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _carried_through(self, number: int) -> dict[int, Rewound]:

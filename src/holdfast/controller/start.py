@@ -17,6 +17,7 @@ from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
 from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
@@ -30,6 +31,7 @@ from holdfast.spark.launch.session import answers, is_fair, session_of
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
 from holdfast.starts.in_doubt import take_over_alone
+from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
@@ -96,7 +98,10 @@ class ShardStarts:
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
         lifecycle.set_up()
         try:
-            check_key(pipeline.name, newest_layout(store), by)
+            known = newest_layout(store)
+            check_key(pipeline.name, known, by)
+            if known is not None:
+                self._rewinding(graphs, known).carry_through()
             self._rearranging.arrange(settings.shards, by)
             dealing = Dealing(graphs, store, partial(self._take_over, graphs))
             layout = dealing.layout(settings.shards or 1, by)
@@ -123,11 +128,21 @@ class ShardStarts:
         layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
         self._rearranging.check_finished()
         graphs = ShardGraphs(pipeline, self.directory)
+        self._rewinding(graphs, layout).check_finished()
         return begin_run(self._asked_of(graphs, layout, shard))
 
     @property
     def _rearranging(self) -> Rearranging:
         return Rearranging(self.asked.pipeline, self.directory, self.asked.settings)
+
+    def _rewinding(self, graphs: ShardGraphs, layout: ShardLayout) -> ShardsRewinding:
+        """Return what carries a rewind of all shards through that was interrupted."""
+        shards = {}
+        for shard in range(layout.shard_count):
+            asked = self._asked_of(graphs, layout, shard)
+            store, directory = open_store(asked.checkpoint), Path(asked.checkpoint)
+            shards[shard] = Rewinding(asked.pipeline, store, directory, asked.settings, asked.session)
+        return ShardsRewinding(graphs.pipeline.name, open_store(str(self.directory)), shards)
 
     def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, session: SparkSession) -> KeptShard:
         settings = self.asked.settings
