@@ -369,7 +369,19 @@ class ShardStatus(_Picture):
 
 
 @dataclass(frozen=True, repr=False)
-class Status(_Picture):
+class _Work(_Picture):
+    """Which run it is, and what it has done."""
+
+    pipeline: str
+    generation: int = 0
+    state: State = "starting"
+    epoch: int = 0
+    rows_total: int = 0
+    rows_per_s: float = 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class Status(_Work):
     """A run at one moment.
 
     Parameters
@@ -417,12 +429,6 @@ class Status(_Picture):
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
     """
 
-    pipeline: str
-    generation: int = 0
-    state: State = "starting"
-    epoch: int = 0
-    rows_total: int = 0
-    rows_per_s: float = 0.0
     sources: tuple[SourceStatus, ...] = ()
     sinks: tuple[SinkStatus, ...] = ()
     retries: int = 0
