@@ -273,6 +273,12 @@ class _Process:
         code = self._process.wait()
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
+    def __del__(self) -> None:
+        """End what nobody has: an evaluation that outlives its run, because the query was stopped, begins one more."""
+        if self._process.returncode is None:
+            self.close()
+            self.end()
+
     def close(self) -> None:
         """Close its pipes, with which what was started ends."""
         for pipe in (self._given, self._process.stdout):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -98,6 +99,21 @@ def test_a_function_that_ends_its_process_fails_that_call_alone() -> None:
         after, calls = worker("count")
         assert before != after
         assert calls == 1
+
+
+@pytest.mark.parametrize("is_called", [True, False])
+def test_a_process_that_nobody_ended_ends_with_what_called_it(is_called: bool) -> None:
+    """An evaluation that goes on when its run has ended is retried, and begins one more."""
+    worker = KeptWorker(Obedient())
+    worker.begin_worker()
+    process = worker._process
+    assert process is not None
+    popen = process._process
+    if is_called:
+        worker("count")
+    del worker, process
+    gc.collect()
+    assert popen.returncode is not None
 
 
 def test_a_process_that_a_function_leaves_behind_holds_nobody_up(tmp_path: Path) -> None:
