@@ -75,9 +75,9 @@ ENGINE = """
             raise hf.errors.Unavailable("a worker died in a trial.", why="because.", do="this.")
         return FakeRun(os.environ.get("BEHAVIOUR", "ends"))
 
-    engine = types.ModuleType("holdfast.starts.start")
+    engine = types.ModuleType("holdfast.controller.start")
     engine.start = start
-    sys.modules["holdfast.starts.start"] = engine
+    sys.modules["holdfast.controller.start"] = engine
 """
 PIPELINE = """
     rows = hf.read.files("in/*.json", schema="x INT", name="rows")
