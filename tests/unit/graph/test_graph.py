@@ -233,9 +233,9 @@ def test_arguments_that_are_no_json_are_our_fault_or_the_specs():
 
 @pytest.mark.slow
 def test_starting_hands_the_pipeline_to_the_engine(monkeypatch):
-    engine: Any = ModuleType("holdfast.starts.start")
+    engine: Any = ModuleType("holdfast.controller.start")
     engine.start = lambda pipeline, **options: (pipeline.name, options)
-    monkeypatch.setitem(sys.modules, "holdfast.starts.start", engine)
+    monkeypatch.setitem(sys.modules, "holdfast.controller.start", engine)
     trigger = hf.available_now()
     assert small().start(checkpoint="c", trigger=trigger, session=1) == (
         "departures",
