@@ -34,6 +34,8 @@ from tests.contract.shard_contract import (
 from tests.contract.sink_contract import PIPELINE, SCHEMA, Row, SinkContract
 from tests.specs import sqlite_spec
 
+pytestmark = pytest.mark.slow
+
 TestSinkContract = SinkContract
 TestColumnContract = ColumnContract
 TestExplainingContract = ExplainingContract
@@ -50,12 +52,10 @@ TestShardsOfTablesContract = ShardsOfTablesContract
 TestSharedTableContract = SharedTableContract
 
 
-@pytest.mark.slow
 class TestComparableContract(ComparableContract):
     """Comparing and repairing."""
 
 
-@pytest.mark.slow
 class TestComparableTablesContract(ComparableTablesContract):
     """The same of upserts."""
 

@@ -16,6 +16,8 @@ from holdfast.status import OperatorStatus, SinkStatus, SourceStatus, Status
 from tests.docs import json_schema
 from tests.docs.pages import blocks
 
+pytestmark = pytest.mark.slow
+
 PAGE = json_schema.PAGE
 PIPELINE = """
 import holdfast as hf
@@ -41,7 +43,6 @@ def fields_of(command: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", re.sub(r"\((?!both)[^)]*\)|\[.*", "", row)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     ["check TARGET", "explain TARGET", "plan TARGET --checkpoint ckpt", "inspect --config", "inspect TARGET",
@@ -58,7 +59,6 @@ def test_an_answer_has_the_fields_that_the_page_says(
     assert set(json.loads(said.stdout)) == fields_of(name)
 
 
-@pytest.mark.slow
 def test_an_error_has_the_fields_that_the_page_says(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, ["checkpoint", "list", "--checkpoint", str(tmp_path / "none"), "--json"])
     table = PAGE.read_text().partition("field of `error`")[2].partition("\n\n")[0]

@@ -14,6 +14,8 @@ from holdfast.testing.sink import SimulatedLedgerRow
 from tests.everyday import part_of_seeds
 from tests.sim.real_sinks import files, sqlite
 
+pytestmark = pytest.mark.slow
+
 SEED = os.environ.get("HOLDFAST_SEED")
 """A failing seed is replayed alone with HOLDFAST_SEED=<seed>."""
 
@@ -35,14 +37,12 @@ def run(chosen):
     return crashes, stops
 
 
-@pytest.mark.slow
 def test_no_seed_loses_doubles_or_leaves_anything_behind_nor_lets_a_shard_touch_or_await_another():
     chosen = [int(SEED)] if SEED else range(150)
     crashes, stops = run(chosen)
     assert SEED or (crashes > len(chosen) and stops > len(chosen) // 20)
 
 
-@pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
 def test_thousands_of_seeds_of_shards(part):
@@ -85,7 +85,6 @@ def write_count(make, number):
         return life.process.write_count
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_one_shard_dies_at_each_write_twice_while_others_are_anywhere(victim, when):
@@ -98,7 +97,6 @@ def test_one_shard_dies_at_each_write_twice_while_others_are_anywhere(victim, wh
             assert world.shard(victim).crash_count >= 1, f"write {n} is not reached"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1, 2])
 def test_while_one_shard_stands_still_at_any_write_the_others_get_all_their_rows_out(victim):
     places = write_count(lambda: a_world(0, shard_count=3), victim)
@@ -109,7 +107,6 @@ def test_while_one_shard_stands_still_at_any_write_the_others_get_all_their_rows
         assert turns.has_frozen
 
 
-@pytest.mark.slow
 def test_all_die_at_each_write_and_each_goes_on_from_its_own_checkpoint():
     world = a_world()
     turns = Turns(world)
@@ -121,7 +118,6 @@ def test_all_die_at_each_write_and_each_goes_on_from_its_own_checkpoint():
         check(world, Turns(world), [0, 1])
 
 
-@pytest.mark.slow
 def test_a_shard_whose_sinks_stay_away_holds_nobody_up():
     """It gives up, and is started again, as often as it takes; the others are through before that."""
     for turns in range(20):
@@ -149,7 +145,6 @@ class Away:
 # --- real sinks -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_one_shard_dies_at_each_call_of_real_sinks(new_path, victim):
     def make(turns=0):

@@ -7,6 +7,8 @@ from tests.contract.explaining_contract import ExplainingContract
 from tests.contract.reject_contract import RejectContract
 from tests.contract.sink_contract import PIPELINE, SCHEMA, SinkContract
 
+pytestmark = pytest.mark.slow
+
 TestExplainingContract = ExplainingContract
 TestRejectContract = RejectContract
 TestSinkContract = SinkContract

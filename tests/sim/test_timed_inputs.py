@@ -26,6 +26,8 @@ from holdfast.testing.simulation.levels import Event
 from holdfast.testing.simulation.world import PIPELINE
 from tests.sim.pts_plays import CLOSED, Play, Wanted, live
 
+pytestmark = pytest.mark.slow
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -159,7 +161,6 @@ def play(unit: Unit, count: int, seed: int) -> Play:
     return Play(pipeline, events, {**wanted, "of_all": those(lambda of: True), "settled": settled})
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_between_any_two_writes_every_sink_holds_what_lies_before_pts_of_every_input(unit: Unit, count: int) -> None:
@@ -169,7 +170,6 @@ def test_between_any_two_writes_every_sink_holds_what_lies_before_pts_of_every_i
         assert len([pts for pts in moved if pts is not None]) > 2, "pts hardly moves: nothing is shown"
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_pts_is_the_least_time_that_may_still_come_of_any_input(unit: Unit, count: int) -> None:
@@ -191,7 +191,6 @@ def test_pts_is_the_least_time_that_may_still_come_of_any_input(unit: Unit, coun
 # --- settled on every input -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_a_set_comes_once_its_time_is_settled_on_every_input_and_not_before(unit: Unit, count: int) -> None:
@@ -204,7 +203,6 @@ def test_a_set_comes_once_its_time_is_settled_on_every_input_and_not_before(unit
     assert [[unit.number(row["timestamp"]) for row in epoch] for epoch in found] == [[], [0], [1, 2], [3]]
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_do_not_depend_on_how_inputs_are_cut_into_epochs(unit: Unit, count: int) -> None:
@@ -217,7 +215,6 @@ def test_sets_do_not_depend_on_how_inputs_are_cut_into_epochs(unit: Unit, count:
     assert {unit.number(row["timestamp"]) for row in flat(whole)} == {t for _, _, t, _ in rows}
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_within_finds_the_nearest_of_every_input_to_the_tick(unit: Unit, count: int) -> None:
@@ -230,7 +227,6 @@ def test_within_finds_the_nearest_of_every_input_to_the_tick(unit: Unit, count: 
     assert all(row["fast"] is None for row in others)
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_each_main_row_has_the_latest_row_of_every_slower_input(unit: Unit, count: int) -> None:
@@ -259,7 +255,6 @@ def test_a_clip_keeps_of_every_input_what_lies_in_the_interval_to_the_tick(unit:
     assert Counter(row["v"] for row in found) == Counter(v for _, _, t, v in rows if 4 <= t < 9)
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_of_clipped_inputs_are_the_clipped_sets(unit: Unit, count: int) -> None:
@@ -330,7 +325,6 @@ def test_after_a_seek_every_input_has_all_rows_from_the_time_on_and_none_before(
         assert {unit.number(row["t"]) for row in found} == {t for of, _, t, _ in rows if of == name and t >= 8}
 
 
-@pytest.mark.slow
 @every_unit
 @every_count
 def test_sets_after_a_seek_are_those_of_the_whole_run_from_the_time_on(tmp_path: Path, unit: Unit, count: int) -> None:

@@ -47,6 +47,8 @@ from holdfast.store.paths import open_store
 from holdfast.testing import SimulatedClock
 from tests.disks import small_disk, unprivileged
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
@@ -426,7 +428,6 @@ def holdfast_run(work: Path, *arguments: str, **environment: str) -> subprocess.
     )
 
 
-@pytest.mark.slow
 def test_without_java_the_command_exits_2_and_says_how_to_install_it(tmp_path: Path) -> None:
     no_wheel = tmp_path / "no_wheel"
     no_wheel.mkdir()
@@ -440,7 +441,6 @@ def test_without_java_the_command_exits_2_and_says_how_to_install_it(tmp_path: P
     assert not (tmp_path / "out.db").exists()
 
 
-@pytest.mark.slow
 def test_a_checkpoint_below_a_file_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     ended = holdfast_run(tmp_path, "--checkpoint", "file/ckpt", "--available-now")
@@ -450,7 +450,6 @@ def test_a_checkpoint_below_a_file_is_refused_with_exit_code_2(tmp_path: Path) -
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.slow
 def test_an_error_as_json_has_its_parts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     ended = holdfast_run(tmp_path, "--checkpoint", "file/ckpt", "--available-now", "--json")

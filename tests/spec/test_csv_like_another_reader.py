@@ -27,6 +27,8 @@ from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of
 
+pytestmark = pytest.mark.slow
+
 REJECT = {"format": "csv", "header": False, "on_bad_row": "reject"}
 ODD = [
     "",
@@ -71,7 +73,6 @@ def test_a_line_end_in_quotes_stays_as_it_is_on_every_edge_of_a_block(
     assert_same_at_every_edge(text, monkeypatch, range(8, 48))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(examples(20)))
 def test_whatever_stands_in_quotes_comes_out_on_every_edge_of_a_block(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -86,7 +87,6 @@ def test_whatever_stands_in_quotes_comes_out_on_every_edge_of_a_block(
     assert_same_at_every_edge("".join(lines), monkeypatch, range(1, 120))
 
 
-@pytest.mark.slow
 def test_a_line_end_in_quotes_stays_as_it_is_where_blocks_of_the_real_size_end(tmp_path: Path) -> None:
     edge = csv_lines._ARROW_BLOCK
     for shift in range(-2, 3):

@@ -6,6 +6,8 @@ import pytest
 
 from tests.spec.flow_cases import CASES, Case, differences
 
+pytestmark = pytest.mark.slow
+
 
 def test_all_cases_are_asked() -> None:
     assert len(CASES) == 242

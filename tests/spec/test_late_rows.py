@@ -13,6 +13,8 @@ from holdfast.state.tables import decode
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 FAR = 1000
 
@@ -67,7 +69,6 @@ def cut(chance: random.Random) -> list[list[Any]]:
     return [EVENTS[start:end] for start, end in zip([0, *borders], [*borders, len(EVENTS)], strict=True)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_rows_below_a_bound_of_their_key_or_of_all_keys_are_late_and_counted(operator: str) -> None:
     stream = OPERATORS[operator]()
@@ -91,7 +92,6 @@ def test_late_rows_of_every_operator_look_alike(operator: str) -> None:
     assert (first["input"], first[of_input]) == (of_input, row("a", 7))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_who_is_late_does_not_depend_on_the_cut_into_epochs_nor_on_buckets(operator: str) -> None:
     chance = random.Random(operator)

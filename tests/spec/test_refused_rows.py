@@ -35,6 +35,8 @@ from holdfast.store.local import LocalStore
 from holdfast.testing import SimulatedSink, SimulatedTarget
 from tests.specs import postgres_spec, sqlite_spec
 
+pytestmark = pytest.mark.slow
+
 PIPELINE = "words"
 OTHER = pa.schema([("id", pa.int64())])
 ONCE = RetryPolicy(attempts=1)
@@ -295,7 +297,6 @@ def check_refused_before_the_decision(driver: Driver, place: Place, *, staged: b
     assert driver.held() == (2, [1, 2])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["first", "last"])
 @pytest.mark.parametrize("place", SQLITE, ids=str)
@@ -310,7 +311,6 @@ def test_a_row_that_sqlite_refuses_is_refused_before_the_decision(
     check_refused_before_the_decision(driver, place, staged=staged)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 @pytest.mark.parametrize("place", FILES, ids=str)
 def test_a_row_that_files_cannot_keep_is_refused_before_the_decision(
@@ -711,7 +711,6 @@ def check_rows_are_rejected_twice(wedged: Wedged, directory: Path, *, staged: bo
     assert driver.done(2).row_counts == {"ours": 2, "other": 1}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", SQLITE_RULES)
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 def test_rows_that_sqlite_refuses_of_what_an_earlier_rejection_left_are_rejected_too(
@@ -737,7 +736,6 @@ def test_rows_that_postgres_refuses_of_what_an_earlier_rejection_left_are_reject
     check_rows_are_rejected_twice(wedged_postgres(postgres_plain, **arguments), tmp_path, staged=staged)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", SQLITE_RULES)
 @pytest.mark.parametrize("staged", [False, True], ids=["carried", "staged"])
 def test_rows_that_sqlite_refuses_behind_the_decision_can_be_rejected(staged: bool, rule: str, tmp_path: Path) -> None:

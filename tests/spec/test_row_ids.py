@@ -23,6 +23,8 @@ from holdfast.quarantine.mask import Address, Mask, lettered, one_row
 from holdfast.quarantine.refit import refitted
 from holdfast.testing import bound, close, drive
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "n BIGINT, k STRING, at BIGINT"
 ROWS = [{"n": n, "k": "abc"[n % 3], "at": n // 4} for n in range(40)]
 READ = pa.schema([pa.field("n", pa.int64()), pa.field("row_id", pa.string()), pa.field(REJECT_COLUMN, REJECT_TYPE)])
@@ -70,7 +72,6 @@ def cut(rows: Sequence[Any], places: Sequence[int]) -> list[list[Any]]:
     return [list(rows[begin:end]) for begin, end in itertools.pairwise(borders)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", graphs())
 def test_ids_do_not_depend_on_where_epochs_end_nor_on_buckets(name: str) -> None:
     stream = graphs()[name]
@@ -85,7 +86,6 @@ def test_ids_do_not_depend_on_where_epochs_end_nor_on_buckets(name: str) -> None
     try_cut()
 
 
-@pytest.mark.slow
 def test_bounds_pass_it_by_the_columns_that_it_does_not_add() -> None:
     """A window leaves at a bound, for all keys or for one, as it does without ids."""
     rows = hf.read.rows([], schema=SCHEMA, timestamp="at", name="in")
@@ -180,7 +180,6 @@ def test_ids_of_files_do_not_depend_on_when_files_are_found(tmp_path: Path, kind
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["json", "csv"])
 def test_small_files_that_are_read_together_have_the_ids_of_each_alone(tmp_path: Path, kind: Any) -> None:
     """With bad rows, empty lines, and files without any row among them."""

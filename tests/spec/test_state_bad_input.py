@@ -25,6 +25,8 @@ import holdfast as hf
 from holdfast.errors import BadRow, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.testing import drive
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k STRING, t BIGINT, v BIGINT"
 
 

@@ -27,6 +27,8 @@ from holdfast.starts.table import Spark
 from holdfast.store import sealed
 from holdfast.store.paths import open_store
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
     import holdfast as hf
     rides = hf.read.files("in/*.json", schema="city STRING, km BIGINT", name="rides")
@@ -91,7 +93,6 @@ def planned(name, *options, shows_kept=True):
     return found.exit_code, found.stdout, found.stderr
 
 
-@pytest.mark.slow
 def test_an_unchanged_graph_goes_on_where_it_was():
     code, said = planned("old")[:2]
     assert (code, said) == (0, "nothing has run in ckpt yet: pipeline 'trips' starts from the beginning.\n")
@@ -102,7 +103,6 @@ def test_an_unchanged_graph_goes_on_where_it_was():
     assert "  kept     stateful operator per_city: keeps its state\n" in text
 
 
-@pytest.mark.slow
 def test_what_is_kept_is_a_number_unless_it_is_asked_for():
     ran("old")
     code, text, _ = planned("narrower", shows_kept=False)
@@ -110,7 +110,6 @@ def test_what_is_kept_is_a_number_unless_it_is_asked_for():
     assert "\n1 changed, 2 kept, 1 new; with -v what is kept is shown, too\n" in text
 
 
-@pytest.mark.slow
 def test_a_changed_graph_is_told_node_by_node():
     ran("old")
     code, text, _ = planned("narrower")
@@ -135,7 +134,6 @@ def test_a_changed_graph_is_told_node_by_node():
     assert "- gone     sink trips: keeps its rows, and gets no more" in text
 
 
-@pytest.mark.slow
 def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
     ran("old")
     code, text, error = planned("other_sums")
@@ -150,7 +148,6 @@ def test_state_that_does_not_fit_is_refused_with_exit_code_2_unless_forced():
     assert "renamed_from='by_city' is no stateful operator of the graph that ran last, which has per_city" in error
 
 
-@pytest.mark.slow
 def test_state_that_is_brought_over_is_told():
     ran("old")
     code, text, _ = planned("wider")
@@ -170,7 +167,6 @@ def test_state_that_is_brought_over_is_told():
     assert "state table 'running' is what migrate= makes" in text
 
 
-@pytest.mark.slow
 def test_state_that_nobody_takes_is_not_dropped_without_a_word_of_the_user(monkeypatch):
     """It may be that of an operator that was renamed by a start which died (design/0011, section 5)."""
     ran("old")
@@ -203,7 +199,6 @@ def replaying(*ends, **origin):
     return store
 
 
-@pytest.mark.slow
 def test_what_is_to_be_evaluated_again_after_a_damage_or_an_interrupted_rewind_belongs_to_the_old_graph():
     ran("old")
     replaying(5, 7, 8, 9)
@@ -218,7 +213,6 @@ def test_what_is_to_be_evaluated_again_after_a_damage_or_an_interrupted_rewind_b
     assert planned("old")[1].startswith("pipeline 'trips' continues in spark/1"), "the same graph just goes on"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("origin", [{"backfilled": ("everything",)}, {"kept": ()}], ids=["of now", "of before"])
 def test_what_is_left_of_a_backfill_belongs_to_the_graph_of_now(origin):
     ran("old")
@@ -239,7 +233,6 @@ def test_operators_at_which_bounds_end_are_named_with_the_reason():
     assert "bounds_end" not in plan_json(replace(planned, bounds_end={}))
 
 
-@pytest.mark.slow
 def test_another_division_of_state_is_told(monkeypatch):
     ran("old")
     monkeypatch.setenv("HOLDFAST_PARTITIONS", "5")
@@ -252,7 +245,6 @@ def test_another_division_of_state_is_told(monkeypatch):
     ]
 
 
-@pytest.mark.slow
 def test_a_finished_source_is_told_and_refused():
     ran("old", finished=["rides"])
     code, text, error = planned("narrower")
@@ -264,7 +256,6 @@ def test_a_finished_source_is_told_and_refused():
     assert planned("other_sink")[0] == 2
 
 
-@pytest.mark.slow
 def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
     ran("old")
     store = open_store("ckpt")
@@ -276,7 +267,6 @@ def test_a_source_that_had_ended_where_a_rewind_goes_back_to_is_finished():
     assert planned("narrower", "--force")[0] == 10
 
 
-@pytest.mark.slow
 def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_was_told(tmp_path):
     ran("plain")
     assert planned("counted")[0] == 10, "nothing is known of where its rows end"
@@ -287,7 +277,6 @@ def test_a_bounded_source_that_is_read_to_its_end_is_finished_though_no_state_wa
     assert planned("counted", "--force")[0] == 10
 
 
-@pytest.mark.slow
 def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
     ran("old")
     code, _, error = planned("filled")
@@ -313,7 +302,6 @@ def test_a_sink_that_gets_everything_is_told_or_refused(tmp_path):
     assert planned("filled")[1].startswith("pipeline 'trips' continues in spark/1"), "once it is there, it is harmless"
 
 
-@pytest.mark.slow
 def test_a_plan_foresees_what_a_start_is_refused_for(tmp_path):
     """The sinks are asked: here one was emptied, then one holds more than anybody can go back to."""
     ran("plain")
@@ -362,7 +350,6 @@ def test_a_plan_over_nothing_is_json_too_where_that_is_asked_for(tmp_path):
     assert not (tmp_path / "ckpt").exists()
 
 
-@pytest.mark.slow
 def test_a_directory_of_an_older_version_says_what_to_do():
     ran("old")
     store = open_store("ckpt")
@@ -373,7 +360,6 @@ def test_a_directory_of_an_older_version_says_what_to_do():
     assert "start the unchanged graph once with this version" in error
 
 
-@pytest.mark.slow
 def test_a_plan_warns_of_names_that_nobody_gave():
     with open("flows.py", "a", encoding="utf-8") as script:
         script.write(

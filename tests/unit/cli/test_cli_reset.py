@@ -28,6 +28,8 @@ from holdfast.shards.assignment import Assignment, assign, regroup
 from holdfast.shards.layout import ShardLayout, record_layout
 from holdfast.store.paths import open_store
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
     import holdfast as hf
     rides = hf.read.rows([], schema="city STRING, km BIGINT", name="rides")

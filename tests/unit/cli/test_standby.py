@@ -29,6 +29,8 @@ from holdfast.replica.tenure import Holder, Tenure, Watch, ask, note_term, noted
 from holdfast.store import sealed
 from holdfast.store.paths import open_store
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import holdfast as hf
 rows = hf.read.rate(rows_per_second=10, name="rows")
@@ -170,7 +172,6 @@ def test_a_lease_that_cannot_be_read_is_no_reason_not_to_inspect(program: str, t
     assert "cannot be reached" in report.problem
 
 
-@pytest.mark.slow
 def test_where_nobody_watches_it_says_so_and_stays_asked_for(program: str, tmp_path: Path) -> None:
     taken(tmp_path)
     code, said = told("promote", program, "--wait", "50ms")
@@ -179,7 +180,6 @@ def test_where_nobody_watches_it_says_so_and_stays_asked_for(program: str, tmp_p
     assert seen(tmp_path).lease.asked_term == 1
 
 
-@pytest.mark.slow
 def test_it_waits_until_the_run_of_the_one_that_took_it_has_begun(program: str, tmp_path: Path) -> None:
     taken(tmp_path)
 
@@ -301,7 +301,6 @@ def test_a_fenced_one_begins_again_as_the_replica_and_gives_nothing_back(tmp_pat
     assert seen(tmp_path).lease.token
 
 
-@pytest.mark.slow
 def test_a_main_that_is_started_again_waits_for_the_lease_of_the_one_that_died(tmp_path: Path) -> None:
     taken(tmp_path, ttl_us=200_000)
     with standby(tmp_path, Remembered()) as made:

@@ -31,6 +31,8 @@ from holdfast.status import ShardStatus, SinkStatus, SourceStatus, Status
 from holdfast.testing.store import SimulatedStore
 from tests.spark.running import eventually
 
+pytestmark = pytest.mark.slow
+
 
 class ScriptedRun:
     """A run that ends when the test says so."""

@@ -14,6 +14,8 @@ import pytest
 from demo import data, verify
 from demo.watch import parquet_rows
 
+pytestmark = pytest.mark.slow
+
 FLIGHTS: list[dict[str, Any]] = [
     {"time_hour": "2013-01-01T10:00:00Z", "carrier": "UA", "flight": 1545, "tailnum": "N14228", "origin": "EWR"}
     | {"dest": "IAH", "dep_time": 517, "dep_delay": 2, "arr_delay": 11, "air_time": 227, "distance": 1400},
@@ -68,7 +70,6 @@ def change(work: Path, statement: str) -> None:
     connection.close()
 
 
-@pytest.mark.slow
 def test_untouched_sinks_are_exact(work: Path) -> None:
     verdicts = verify.verify(work)
     assert all(verdict.is_exact for verdict in verdicts)
@@ -96,7 +97,6 @@ def test_one_row_twice_and_another_missing_do_not_cancel_out(work: Path) -> None
     assert (flights.duplicates, flights.lost, flights.is_exact) == (1, 1, False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -190,7 +190,6 @@ def test_flights_of_a_set_in_another_order_are_found(work: Path) -> None:
     assert not verify.compare("sets", expected, held).is_exact
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "statement",
     [
@@ -215,7 +214,6 @@ def test_an_hour_of_cancelled_flights_alone_has_no_departures_and_no_mean(work: 
     ]
 
 
-@pytest.mark.slow
 def test_the_command_fails_for_a_tampered_sink(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -226,7 +224,6 @@ def test_the_command_fails_for_a_tampered_sink(
     assert "flights: expected=3 held=2 duplicates=0 lost=1" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_the_package_of_the_flights_is_read_as_it_is_installed() -> None:
     assert data.table("weather.csv").height == 26_115
     assert {"time_hour", "carrier", *data.WHOLE_NUMBERS} <= set(data.table("flights.csv.zip").columns)

@@ -19,6 +19,8 @@ from holdfast.flow import Calculator, Contract, Graph, node
 from holdfast.flow.codec import Codec
 from holdfast.flow.queues import ABSENT
 
+pytestmark = pytest.mark.slow
+
 PLAIN = Codec()
 SCALARS = (
     st.none()

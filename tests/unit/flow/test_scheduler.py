@@ -20,7 +20,7 @@ from holdfast.flow import calculators
 from tests.everyday import FIRST_SEED
 from tests.unit.flow.random_graphs import RandomGraph, outputs, ways
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.slow]
 
 EXECUTORS: dict[str, Callable[[], flow.Executor]] = {
     "sequential": flow.Sequential,
@@ -89,7 +89,6 @@ def check_random_graph(seed: int, sizes: tuple[int, ...] = (1, 2, 100, -1)) -> N
         assert got == wanted, f"seed {seed}, queues of {size}, several executors"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 8))
 def test_queue_sizes_and_executors_do_not_change_what_a_graph_makes(seed: int) -> None:
     check_random_graph(seed)
@@ -877,7 +876,6 @@ def test_a_calculator_cannot_wait_for_itself(executor: str) -> None:
 # --- form ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @BY_EACH
 def test_a_chain_of_a_thousand_calculators(executor: str) -> None:
     graph = flow.Graph()
@@ -897,7 +895,6 @@ def test_a_chain_of_a_thousand_calculators(executor: str) -> None:
     assert len(graph.explain().splitlines()) > 1000
 
 
-@pytest.mark.slow
 def test_a_bound_goes_a_long_way_without_a_stack() -> None:
     graph = flow.Graph()
     stream = graph.input("data")

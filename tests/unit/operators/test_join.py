@@ -17,6 +17,8 @@ from holdfast.state.step import StepTime
 from holdfast.testing import bound, close, drive, step_contract
 from tests.everyday import examples
 
+pytestmark = pytest.mark.slow
+
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 
 
@@ -74,7 +76,6 @@ def in_epochs(rows, cuts):
 keys = st.lists(st.sampled_from(["a", "b", "c", None]), max_size=25)
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(40), deadline=None)
 @given(st.data(), st.sampled_from(HOWS), st.sampled_from([(-2, 5), (0, 0), (0, 9), (-9, 0), (2, 6), (-6, -2)]))
 def test_it_is_the_reference_in_any_order_of_arrival_and_epochs(data, how, within):
@@ -147,7 +148,6 @@ def test_timestamps_with_a_unit_take_durations():
     )
 
 
-@pytest.mark.slow
 def test_state_is_bounded_by_the_range():
     step = step_contract.step_of(joined("full", (-20, 20)))
     state = tables.empty_state(step)

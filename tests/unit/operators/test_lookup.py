@@ -16,6 +16,8 @@ from holdfast.testing import drive
 from holdfast.types import partition
 from tests.graphs import source
 
+pytestmark = pytest.mark.slow
+
 ORDERS = "order BIGINT, customer STRING"
 CUSTOMERS = pa.table({"id": ["ann", "bob", None], "name": ["Ann", "Bob", "Nobody"], "tier": [1, 2, 3]})
 ROWS = [{"order": number, "customer": name} for number, name in enumerate(["bob", None, "eve", "ann", "bob"])]

@@ -9,6 +9,8 @@ from holdfast.state import tables
 from holdfast.testing import bound, close, drive
 from holdfast.testing.drive import Drive
 
+pytestmark = pytest.mark.slow
+
 ORDERS = "customer STRING, t BIGINT, n BIGINT"
 CUSTOMERS = "id STRING, since BIGINT, city STRING"
 
@@ -88,7 +90,6 @@ def reference(orders, changes):
     return sorted(found)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_result_is_a_function_of_timestamps_however_rows_arrive_and_are_cut(seed):
     chance = random.Random(seed)

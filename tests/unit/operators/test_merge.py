@@ -17,6 +17,8 @@ from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import bound, close
 from tests.everyday import examples
 
+pytestmark = pytest.mark.slow
+
 MAIN = "k STRING, t BIGINT, v INT"
 SLOW = "k STRING, at BIGINT, w INT"
 
@@ -100,7 +102,6 @@ def shuffled_within(rows, time, disorder, random):
     return sorted(rows, key=lambda r: r[time] + random.uniform(0, disorder))
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(
     EVENTS,
@@ -178,7 +179,6 @@ def test_strict_timestamps_make_a_repeat_late_and_let_rows_go_earlier():
     assert driven.counts["seen", "late"] == 1
 
 
-@pytest.mark.slow
 def test_a_row_that_waited_long_leaves_and_what_comes_below_is_late():
     fast, weather = [[row(5)], [row(8)], [], [row(9)]], [[slow(3)], [], [], [slow(4), slow(8, 1), close()]]
     stream = merged(idle_after="10 s")

@@ -14,6 +14,8 @@ from holdfast.plan.epoch_times import EpochTimes, Graphed, Period, Role, commit_
 from holdfast.plan.laps import HERE, OTHER, STATE, Laps, Spent, from_json, parts_of, side_by_side, to_json
 from holdfast.time_use import RECENT_EPOCHS, RECENT_S, TimeUse
 
+pytestmark = pytest.mark.slow
+
 ROLES: dict[str, Role] = {"rows": "source", "parse": "operator", "sums": "operator", "hourly": "sink", "daily": "sink"}
 GRAPH = Graphed(ROLES)
 MS = 1_000_000

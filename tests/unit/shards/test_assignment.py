@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from holdfast.errors import InternalError
 from holdfast.shards.assignment import Assignment, assign, keep, moves, regroup
 
+pytestmark = pytest.mark.slow
+
 UNITS = st.sets(st.text("abc0/", min_size=1, max_size=4), max_size=30)
 COUNTS = st.integers(1, 7)
 STEPS = st.lists(st.one_of(UNITS, COUNTS), max_size=8)

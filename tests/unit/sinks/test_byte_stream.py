@@ -30,6 +30,8 @@ from tests.byte_store import verify
 from tests.disks import small_disk
 from tests.unit.byte_streams import COLUMNS, PIPELINE, SCHEMA, Writing, frames, record, stream_of, table
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def writing(tmp_path: Path) -> Writing:
@@ -79,7 +81,6 @@ def writing_task(writing: Writing) -> Task:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_epochs_grow_one_file_up_to_its_target_and_the_next_begins_with_a_random_access_point(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 2000})
     for epoch in range(60):
@@ -100,7 +101,6 @@ def test_without_key_frames_a_file_ends_at_twice_its_target(tmp_path: Path) -> N
     assert all(1000 <= file.size < 1100 for file in files[:-1])
 
 
-@pytest.mark.slow
 def test_every_start_begins_a_file_and_small_ones_are_copied(tmp_path: Path) -> None:
     """So a stale writer has a file of its own, and a run that starts every minute does not leave a million of them."""
     writing = Writing(tmp_path / "store", {"target_bytes": 1000})
@@ -114,7 +114,6 @@ def test_every_start_begins_a_file_and_small_ones_are_copied(tmp_path: Path) -> 
     assert verify(writing.path) == 60
 
 
-@pytest.mark.slow
 def test_the_log_is_bounded_and_an_entry_too_however_many_files_there_are(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 50})
     for epoch in range(KEPT + 20):
@@ -233,7 +232,6 @@ def test_arguments_that_make_no_sense_are_refused(options: dict[str, object], wo
 # --- index ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_any_time_leads_to_the_last_random_access_point_that_misses_nothing(tmp_path: Path) -> None:
     """Against a look at all messages; timestamps that go back and repeat, several files (design/0017, "Index")."""
     rng = random.Random(3)
@@ -274,7 +272,6 @@ def test_without_a_column_every_nth_message_and_the_first_of_each_file_is_a_rand
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_old_files_go_at_random_access_points_and_the_newest_stay(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 300, "retain": 40, "is_retained_in_ticks": True})
     for epoch in range(50):
@@ -289,7 +286,6 @@ def test_old_files_go_at_random_access_points_and_the_newest_stay(tmp_path: Path
     assert verify(writing.path) == len(kept)
 
 
-@pytest.mark.slow
 def test_retention_by_bytes_keeps_at_least_so_many(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 300, "retain_bytes": 2000})
     for epoch in range(60):
@@ -441,7 +437,6 @@ def test_a_full_disk_changes_nothing_and_the_epoch_is_published_later(tmp_path: 
 # --- damage -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_every_byte_that_is_flipped_is_found_and_its_file_is_named(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "store", {"target_bytes": 150})
     writing.publish(*frames(0, 6, size=12), (3, "back", True, b"b"))

@@ -26,6 +26,8 @@ from holdfast.ports import Carried, EpochRecord, Held, Outcome, Part, Publicatio
 from holdfast.store.entry_log import KEPT
 from tests.disks import small_disk, unprivileged
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "words"
 
@@ -417,7 +419,6 @@ def _killed_after(directory: Path, renames: int) -> list[Staged]:
     return handles
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("renames", [0, 1, 2])
 @pytest.mark.parametrize("everything", [True, False], ids=["all", "the last"])
 def test_a_staged_file_that_is_removed_behind_the_entry_is_refused_each_time_until_its_rows_are_back(
@@ -507,7 +508,6 @@ def _idle_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_sink, "IDLE_KEPT", 0)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_idle_counts")
 def test_a_stale_writer_that_slept_until_its_place_in_the_log_was_free_again_is_refused(directory: Path) -> None:
     stale = _opened(directory, 1)
@@ -541,7 +541,6 @@ def _entries(directory: Path) -> list[Path]:
     return sorted((directory / "_holdfast" / PIPELINE / "out" / "log").iterdir())
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_idle_counts")
 def test_the_log_is_bounded(directory: Path) -> None:
     sink = _opened(directory)
@@ -562,7 +561,6 @@ def _filled(directory: Path) -> EpochRecord:
     return EpochRecord(PIPELINE, KEPT + 2, 1, oldest, rewound_to=2)
 
 
-@pytest.mark.slow
 def test_a_rewind_that_is_decided_is_carried_through_by_whoever_opens_the_sink_next(directory: Path) -> None:
     """Design 0012, section 2: no start takes away the entry that it goes back to."""
     record = _filled(directory)
@@ -573,7 +571,6 @@ def test_a_rewind_that_is_decided_is_carried_through_by_whoever_opens_the_sink_n
     assert sink.outcome(record.epoch) is Outcome.PUBLISHED
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_idle_counts")
 def test_runs_that_publish_nothing_fill_no_disk_and_take_no_epoch_from_a_rewind(directory: Path) -> None:
     record = _filled(directory)
@@ -610,7 +607,6 @@ def test_a_log_that_was_removed_during_the_run_stops_it(directory: Path) -> None
 # --- disks ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_full_disk_fails_the_stage_with_the_reason_and_leaves_nothing(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small") as disk:
         sink = _opened(disk / "out", format="json")
@@ -622,7 +618,6 @@ def test_a_full_disk_fails_the_stage_with_the_reason_and_leaves_nothing(tmp_path
         assert _staged_files(disk / "out") == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("format_name", ["parquet", "json"])
 def test_a_full_disk_fails_the_publish_and_it_succeeds_once_there_is_room(tmp_path: Path, format_name: str) -> None:
     rows = pa.table({"id": range(100_000), "word": [os.urandom(8).hex() for _ in range(100_000)]}, schema=SCHEMA)
@@ -650,7 +645,6 @@ def test_many_small_batches_become_one_row_group(directory: Path) -> None:
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-@pytest.mark.slow
 def test_a_writer_holds_a_bounded_number_of_rows_and_files(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files_rows, "ROW_GROUP_ROWS", 100)
     monkeypatch.setattr(files_rows, "BUFFER_BYTES", 2_000)

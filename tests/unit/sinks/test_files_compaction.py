@@ -25,6 +25,8 @@ from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Una
 from holdfast.ports import Carried, EpochRecord, Held, Outcome, Publication, RunIdentity, Task
 from holdfast.store import durable, entry_log
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "words"
 KEPT = 3
@@ -89,7 +91,6 @@ def test_small_files_of_whole_epochs_become_one_and_the_last_ones_stay(tmp_path:
     assert os.listdir(tmp_path / "_holdfast" / PIPELINE / "out" / "joining") == []
 
 
-@pytest.mark.slow
 def test_rows_keep_the_order_that_the_names_gave_them(tmp_path: Path) -> None:
     sink = opened(tmp_path, partition_by=("word",))
     for epoch in range(1, 14):
@@ -111,7 +112,6 @@ def test_lines_are_joined_as_they_are(tmp_path: Path) -> None:
     assert hf.files.open(tmp_path).to_arrow()["id"].to_pylist() == expected(*range(1, 13))
 
 
-@pytest.mark.slow
 def test_what_is_written_again_is_bounded_by_the_logarithm_of_the_size(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     for epoch in range(1, 120):
@@ -137,7 +137,6 @@ def test_by_default_nothing_is_joined(tmp_path: Path) -> None:
     assert len(visible(tmp_path)) == 24
 
 
-@pytest.mark.slow
 def test_files_of_earlier_runs_are_found_by_the_next_and_those_of_others_stay(tmp_path: Path) -> None:
     first = opened(tmp_path, compact=False)
     publish(first, *range(1, 13))
@@ -170,7 +169,6 @@ def test_a_file_that_is_removed_while_it_waits_for_neighbours_is_left_out(tmp_pa
     assert rows(tmp_path) == [each for each in expected(*range(1, 13)) if each != 20]
 
 
-@pytest.mark.slow
 def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +184,6 @@ def test_what_a_round_writes_is_joined_again_in_a_later_one_only(
     assert sorted(joined(tmp_path)) == joined(tmp_path)
 
 
-@pytest.mark.slow
 def test_a_file_that_is_removed_while_it_is_joined_does_not_come_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +205,6 @@ def test_a_file_that_is_removed_while_it_is_joined_does_not_come_back(
     assert rows(tmp_path) == expected(*range(1, 13))[1:]
 
 
-@pytest.mark.slow
 def test_files_that_somebody_put_back_are_not_joined_with_the_one_that_replaced_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -228,7 +224,6 @@ def test_files_that_somebody_put_back_are_not_joined_with_the_one_that_replaced_
     assert "same epochs" in caplog.text
 
 
-@pytest.mark.slow
 def test_an_epoch_that_is_published_again_behind_a_round_is_joined_as_others_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,7 +287,6 @@ def test_what_the_sink_holds_is_the_same_before_and_after(tmp_path: Path) -> Non
     assert (held.epoch, held.positions) == (12, {"lines": {"log": 12}})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compact", [True, False])
 def test_a_rewind_finds_every_epoch_that_it_could_go_back_to_without_compaction(tmp_path: Path, compact: bool) -> None:
     """design/0005, "Compaction": only epochs that no rewind can withdraw."""
@@ -326,7 +320,6 @@ def test_a_rewind_finds_every_epoch_that_it_could_go_back_to_without_compaction(
     assert reached == [13, 14, 15]
 
 
-@pytest.mark.slow
 def test_a_rewind_that_is_decided_finds_its_entry_whatever_was_joined_meanwhile(tmp_path: Path) -> None:
     sink = opened(tmp_path)
     publish(sink, *range(1, 41))
@@ -360,7 +353,6 @@ def test_a_run_that_was_taken_over_removes_nothing(tmp_path: Path, monkeypatch: 
     assert os.listdir(tmp_path / "_holdfast" / PIPELINE / "out" / "joining") == []
 
 
-@pytest.mark.slow
 def test_a_stale_run_that_wakes_behind_its_entry_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entry was carried out by the next run, which has joined the joined file again."""
     stale = opened(tmp_path)
@@ -383,7 +375,6 @@ def test_a_stale_run_that_wakes_behind_its_entry_does_no_harm(tmp_path: Path, mo
         publish(stale, 13)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("failing", ["rename", "unlink"])
 def test_renames_and_removals_that_failed_are_done_by_the_next_epoch(
     tmp_path: Path, failing: str, monkeypatch: pytest.MonkeyPatch
@@ -410,7 +401,6 @@ def test_renames_and_removals_that_failed_are_done_by_the_next_epoch(
     assert rows(tmp_path) == expected(*range(1, 30))
 
 
-@pytest.mark.slow
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = opened(tmp_path)
     publish(sink, *range(1, 13))
@@ -434,7 +424,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 # --- readers ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("partition_by", [(), ("word",)])
 def test_a_reader_that_asks_the_log_sees_each_row_once_at_every_moment(
     tmp_path: Path, partition_by: tuple[str, ...]
@@ -467,7 +456,6 @@ def test_a_reader_that_asks_the_log_sees_each_row_once_at_every_moment(
     assert joined(tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_between_any_two_file_operations_a_reader_of_the_log_is_right_and_one_of_the_directory_misses_nothing(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -532,7 +520,6 @@ def test_a_directory_without_files_is_refused_by_the_reader(tmp_path: Path) -> N
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_thread_joins_what_is_due_beside_the_epochs(tmp_path: Path) -> None:
     sink = FilesSinkSpec(os.fspath(tmp_path), compact=True).connect("out", PIPELINE, SCHEMA)
     sink.open(RunIdentity(PIPELINE, 1))

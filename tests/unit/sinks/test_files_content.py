@@ -18,6 +18,8 @@ from holdfast.ports import HASH_COLUMN, EpochRecord, Publication, RunIdentity
 from holdfast.store import entry_log
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
 
@@ -136,7 +138,6 @@ def test_a_view_outlives_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert int(content.digests(0).counts[0]) == 0
 
 
-@pytest.mark.slow
 def test_a_repaired_directory_is_joined_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the rows that were missing are of epochs that had been joined."""
     monkeypatch.setattr(entry_log, "KEPT", 3)
@@ -152,7 +153,6 @@ def test_a_repaired_directory_is_joined_further(tmp_path: Path, monkeypatch: pyt
     assert len(visible(tmp_path)) < 20
 
 
-@pytest.mark.slow
 def test_what_is_joined_while_a_repair_is_prepared_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +213,6 @@ def test_a_run_repairs_nothing_where_another_one_has_taken_the_sink(tmp_path: Pa
     assert repaired(newer, table(2)) == 2
 
 
-@pytest.mark.slow
 def test_a_view_whose_process_has_died_is_removed_and_one_that_is_open_is_not(tmp_path: Path) -> None:
     out = opened(tmp_path)
     out.publish(table(1))

@@ -22,6 +22,8 @@ from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from tests.contract.test_segments_contract import Sealer, always
 
+pytestmark = pytest.mark.slow
+
 UTC = dt.UTC
 PARTITIONS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "text": (pa.string(), ["007", "07", "7", None]),
@@ -103,7 +105,6 @@ def test_a_directory_without_rows_has_its_columns(tmp_path: Path) -> None:
     assert hf.files.open(tmp_path).to_arrow().equals(SCHEMA.empty_table())
 
 
-@pytest.mark.slow
 def test_every_entry_of_the_log_says_the_columns(tmp_path: Path) -> None:
     """Of an epoch, a fence, and a compaction; of two sinks those of both."""
     spec = FilesSinkSpec(str(tmp_path), partition_by=("text",), compact="1 MB")

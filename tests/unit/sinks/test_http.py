@@ -18,6 +18,8 @@ from holdfast.ports import Carried, EpochRecord, Guarantee, Held, Idempotent, Ou
 from holdfast.testing import SimulatedClock
 from tests.http_servers import KeyedServer, Reply, serving
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 MINUTE_US = 60_000_000
 
@@ -146,7 +148,6 @@ def test_batches_that_are_cut_otherwise_have_other_keys(server: KeyedServer, ope
     assert len(server.rows) > 6
 
 
-@pytest.mark.slow
 def test_requests_at_once_send_every_row(server: KeyedServer, opened: Any) -> None:
     sink = opened(at_once=4)
     rows = [(f"r{n}", n) for n in range(200)]
@@ -178,7 +179,6 @@ def test_another_header_can_have_the_key(server: KeyedServer, opened: Any) -> No
 # --- what is tried again --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 408, 425, 429, 500, 502, 503])
 def test_a_server_that_cannot_now_is_asked_again_with_the_same_key(
     server: KeyedServer, opened: Any, clock: Clock, status: int

@@ -15,6 +15,8 @@ from holdfast.errors import Corrupt, Diverged, Unavailable
 from holdfast.ports import Explanation, Held
 from holdfast.store import increments
 
+pytestmark = pytest.mark.slow
+
 
 class Objects:
     """A store of objects; what is listed may lag, and what is removed may fail."""
@@ -110,7 +112,6 @@ def test_a_run_that_slept_while_another_one_merged_loses_nothing(slept_at: int) 
     assert whole(objects, 203)
 
 
-@pytest.mark.slow
 def test_objects_that_cannot_be_removed_stop_no_epoch_and_are_merged_later() -> None:
     objects = Objects()
     explanations = kept(objects)

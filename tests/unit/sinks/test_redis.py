@@ -36,6 +36,8 @@ from holdfast.ports import (
 )
 from tools.redis_server import RedisServer, redis_server
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
 
 
@@ -228,7 +230,6 @@ def test_without_an_id_the_ledger_alone_sees_to_it(redis_url: str, client: Any) 
     sink.close()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stream", "hash", "fields"])
 def test_a_row_without_an_id_is_refused_carried_and_staged(redis_url: str, kind: str) -> None:
     sink = opened(redis_url, kind)
@@ -274,7 +275,6 @@ def test_a_hash_expires(redis_url: str, client: Any) -> None:
     sink.close()
 
 
-@pytest.mark.slow
 def test_a_large_epoch_is_written_in_steps_of_bounded_size(
     redis_url: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -296,7 +296,6 @@ def test_a_large_epoch_is_written_in_steps_of_bounded_size(
     sink.close()
 
 
-@pytest.mark.slow
 def test_rows_of_many_bytes_are_chunks_of_their_own(redis_url: str, client: Any) -> None:
     sink = opened(redis_url, schema=pa.schema([("id", pa.string()), ("n", pa.string())]))
     rows = [(f"r{number}", "x" * 700_000) for number in range(9)]
@@ -369,7 +368,6 @@ def test_a_server_that_is_away_and_back_holds_what_it_answered(mortal_redis: Red
         assert entries(client) == [("a", "1"), ("b", "2")]
 
 
-@pytest.mark.slow
 def test_a_replica_that_lagged_and_took_over_gets_what_it_lacks(mortal_redis: RedisServer) -> None:
     with redis_server({"masterauth": mortal_redis.password}) as other:
         sink = opened(mortal_redis.url)

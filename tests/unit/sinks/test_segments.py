@@ -26,6 +26,8 @@ from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt, InvalidPipeline,
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Publication, RunIdentity
 from holdfast.store import durable
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 PIPELINE = "words"
 Row = tuple[int, str | None]
@@ -265,7 +267,6 @@ def test_a_policy_seals_from_its_limit_on(
     assert policy(a_segment(**is_sealed)) == reason
 
 
-@pytest.mark.slow
 def test_ages_differ_by_a_tenth_and_are_the_same_when_asked_again() -> None:
     policy = segments.age("100 s")
     due = [
@@ -453,7 +454,6 @@ def beyond(epoch: int, end: dict[str, dict[str, int]], rows: Sequence[Row]) -> P
     return Publication(EpochRecord(PIPELINE, epoch, 2, end), (Carried(table),))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [range(25), pytest.param(range(25, 1500), marks=pytest.mark.nightly)])
 def test_after_any_losses_of_the_journal_every_row_is_there_once(
     tmp_path: Path, seeds: range, monkeypatch: pytest.MonkeyPatch
@@ -515,7 +515,6 @@ def test_a_journal_file_that_was_changed_is_noticed_where_its_index_or_end_is(tm
 # --- the manifest -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)
     monkeypatch.setattr(manifest, "CHUNK_SEGMENTS", 4)
@@ -538,7 +537,6 @@ def test_the_manifest_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch
     sink.close()
 
 
-@pytest.mark.slow
 def test_an_epoch_writes_as_many_bytes_however_many_segments_grow_or_were_sealed(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,))
     sizes = []
@@ -565,7 +563,6 @@ def test_an_entry_that_is_missing_is_noticed(tmp_path: Path) -> None:
 # --- retention and requests ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -594,7 +591,6 @@ def test_old_segments_are_dropped_but_not_those_since_something_that_grows_began
     again.close()
 
 
-@pytest.mark.slow
 def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,), sort_by=("id",))
     for epoch in range(1, 21):
@@ -624,7 +620,6 @@ def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: P
     again.close()
 
 
-@pytest.mark.slow
 def test_small_files_are_left_alone_where_they_are_to_be(tmp_path: Path) -> None:
     sink = opened(tmp_path, seal=(whatever,), compact=False)
     for epoch in range(1, 13):
@@ -672,7 +667,6 @@ def test_what_is_asked_for_is_sealed_and_the_request_is_gone(tmp_path: Path) -> 
 # --- the thread ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_thread_seals_what_is_due_and_the_end_of_the_run_the_rest(tmp_path: Path) -> None:
     import time
 
@@ -690,7 +684,6 @@ def test_a_thread_seals_what_is_due_and_the_end_of_the_run_the_rest(tmp_path: Pa
     assert [each.reason for each in sealed(sink)] == ["rows", "shutdown"]
 
 
-@pytest.mark.slow
 def test_a_thousand_segments_are_sealed_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(sealing, "GROUP_SEGMENTS", 100)
@@ -715,7 +708,6 @@ def test_null_and_the_empty_text_are_one_segment_and_their_journal_is_removed_wh
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
 def test_ten_thousand_partition_values_are_sealed_null_slashes_and_unicode_among_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,8 @@ from holdfast.errors import Fenced, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Held, Publication
 from tests.contract.comparable_contract import PIPELINE, Opened, digested, repair_of, repaired
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("id", pa.int64()), ("word", pa.string())])
 
 
@@ -64,7 +66,6 @@ def test_rows_that_grow_and_rows_that_are_sealed_are_counted_once(tmp_path: Path
     assert digested(out, tables(table(1, 2, 4), table(3, 5, word="b")))
 
 
-@pytest.mark.slow
 def test_a_repair_seals_only_what_it_touches_and_the_rest_grows_on(tmp_path: Path) -> None:
     out = opened(tmp_path)
     out.publish(tables(table(1, 2), table(3, word="b"), table(4, word="c")))
@@ -85,7 +86,6 @@ def test_a_repair_seals_only_what_it_touches_and_the_rest_grows_on(tmp_path: Pat
     assert read(tmp_path) == [50]
 
 
-@pytest.mark.slow
 def test_a_repaired_directory_is_sealed_and_joined_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind bases, and in a later run."""
     monkeypatch.setattr(manifest, "ENTRIES_MIN", 5)
@@ -168,7 +168,6 @@ def test_a_seal_between_look_and_repair_moves_the_rows(tmp_path: Path) -> None:
     assert repaired(out, table(1)) == 1
 
 
-@pytest.mark.slow
 def test_a_lost_journal_is_not_compared_until_its_rows_have_come_again(tmp_path: Path) -> None:
     out = opened(tmp_path, seal=(segments.rows(2),))
     for number in (1, 2):

@@ -25,6 +25,8 @@ from holdfast.ports import Carried, Explanation, Held, Publication, RunIdentity
 from tests.contract.source_contract import drain, rows_between
 from tests.unit.byte_streams import PIPELINE, Writing, frames, record
 
+pytestmark = pytest.mark.slow
+
 FRONT = f"{PIPELINE}/out/front"
 BACK = f"{PIPELINE}/out/back"
 
@@ -54,7 +56,6 @@ def times(source: ByteStreamSource, *, bounded: bool = False) -> list[int]:
 # --- random access ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_any_of_500_times_gives_exactly_the_messages_from_its_random_access_point(tmp_path: Path) -> None:
     """10 000 messages, a key frame every 30: the acceptance of the issue that asked for it."""
     rng = random.Random(11)
@@ -150,7 +151,6 @@ def test_a_limit_is_shared_by_the_streams(writing: Writing) -> None:
     assert ends[-1] == {FRONT: 100, BACK: 3}
 
 
-@pytest.mark.slow
 def test_spans_are_dealt_by_bytes_and_counted_exactly(writing: Writing) -> None:
     writing.publish(*[(at, "front", True, b"x" * 500_000) for at in range(40)])
     source = opened(writing)
@@ -224,7 +224,6 @@ def test_a_lost_checkpoint_gets_beginning_and_end_back_from_what_the_sinks_keep(
         spec.restore("frames", other, [Explanation("frames", 1, "{}")])
 
 
-@pytest.mark.slow
 def test_a_reader_beside_a_writer_that_starts_again_and_again_sees_a_growing_beginning(tmp_path: Path) -> None:
     """Without a lock: files are copied, finished and listed anew while they are read."""
     writing = Writing(tmp_path / "store", {"target_bytes": 400})

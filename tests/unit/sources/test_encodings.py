@@ -14,6 +14,8 @@ from holdfast import read
 from holdfast.errors import BadRow, InvalidPipeline
 from tests.unit.sources.reading import everything, good, rejected, rows_of, source_over
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"id": 1, "größe": 'Zoë, "q"\r\nΩ'}, {"id": 2, "größe": ""}, {"id": 3, "größe": "é" * 50}]
 ROWS_LATIN = [{"id": 1, "größe": 'Zoë, "q"\r\nß'}, *ROWS[1:]]
 SCHEMA = "id INT, größe STRING"

@@ -21,6 +21,8 @@ from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 from tests.unit.sources.reading import good, rejected, rows_of, source_over
 
+pytestmark = pytest.mark.slow
+
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 
 
@@ -106,7 +108,6 @@ BAD_LINES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", BAD_LINES)
 @pytest.mark.parametrize("place", [0, 1, 4])
 def test_a_bad_line_stops_with_file_line_and_reason(tmp_path: Path, line: str, place: int) -> None:
@@ -121,7 +122,6 @@ def test_a_bad_line_stops_with_file_line_and_reason(tmp_path: Path, line: str, p
     assert 'on_bad_row="reject"' in message
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("line", BAD_LINES)
 def test_a_rejected_line_leaves_its_neighbours(tmp_path: Path, line: str) -> None:
     text = f'{{"id":0}}\n\n{line}\n{{"id":1,"at":1704110400}}\n{line}\n'
@@ -167,7 +167,6 @@ def test_times_in_several_forms_in_one_file_are_all_read(tmp_path: Path) -> None
     assert [row["at"] for row in rows] == [NOON, NOON, None, NOON] * 3
 
 
-@pytest.mark.slow
 def test_a_line_longer_than_arrows_block_is_read(tmp_path: Path) -> None:
     long = "x" * 5_000_000
     text = f'{{"s":"a"}}\n{{"s":"{long}"}}\n{{"s":"b"}}\n'
@@ -196,7 +195,6 @@ lines = st.sampled_from(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(lines, max_size=10), st.integers(20, 200), st.integers(1, 4))
 def test_a_line_gives_the_same_whatever_stands_beside_it(
@@ -233,7 +231,6 @@ def test_a_type_that_json_cannot_hold_is_refused_while_building(declared: str) -
         read.files("in", schema=f"v {declared}", name="source")
 
 
-@pytest.mark.slow
 def test_many_small_files_are_read_in_order(tmp_path: Path) -> None:
     directory = tmp_path / "in"
     directory.mkdir()
@@ -256,7 +253,6 @@ BY_TURNS = [
 ]
 
 
-@pytest.mark.slow
 def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow takes the one or the other: such lines were parsed one by one."""
     calls = 0
@@ -275,7 +271,6 @@ def test_times_may_be_texts_and_numbers_by_turns(monkeypatch: pytest.MonkeyPatch
     assert calls < 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ['{"at":true}', '{"at":"noon"}', '{"at":1,"at":"2024-01-01"}', '{"n":{"t":[1,"2024-01-01"]}}', '{"at":1e99}'],

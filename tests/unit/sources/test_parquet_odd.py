@@ -18,6 +18,8 @@ from holdfast.connectors.formats.access import FilePart, opened
 from holdfast.errors import BadRow, Unavailable
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
+pytestmark = pytest.mark.slow
+
 WAYS = [{}, {"on_bad_row": "reject"}, {"max_rows_per_epoch": 8, "on_bad_row": "reject"}]
 
 

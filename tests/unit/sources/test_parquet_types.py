@@ -17,6 +17,8 @@ from holdfast.errors import BadRow
 from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import everything, rejected, source_over
 
+pytestmark = pytest.mark.slow
+
 ONE = UUID("00112233-4455-6677-8899-aabbccddeeff")
 NEVER = dt.datetime(9999, 12, 31, 23, 59, 59, 999_999)
 FIRST = dt.datetime(1, 1, 1)

@@ -18,6 +18,8 @@ from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import Carried, EpochRecord, Publication, RunIdentity
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("text", pa.string()), ("id", pa.int64()), ("day", pa.date32()), ("price", pa.decimal128(9, 2)),
                     ("flag", pa.bool_()), ("at", pa.timestamp("us", "UTC"))])  # fmt: skip
 ROWS = [

@@ -21,6 +21,8 @@ from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, Change, Result, 
 from holdfast.testing.drive import Drive, drive
 from holdfast.testing.given import Bound, bound, close, malformed
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k STRING, t BIGINT"
 
 
@@ -111,7 +113,6 @@ def test_stateless_operators_run_as_in_a_run():
     ]
 
 
-@pytest.mark.slow
 def test_control_rows_arrive_between_the_rows_and_go_past_filters():
     stream = seen(source() | hf.filter("t > 1"))
     assert told(drive(stream, {"s": [[row(1), bound(2), row(3), bound(4, {"k": "b"}), close()]]})) == [

@@ -15,6 +15,8 @@ from holdfast.video import VideoFrame
 from holdfast.video.drawing import LAYOUTS
 from tests.videos import BEGIN, frame_of
 
+pytestmark = pytest.mark.slow
+
 
 def drawn(frame: VideoFrame, boxes: object, **options: object) -> VideoFrame:
     graph = Graph("trial")

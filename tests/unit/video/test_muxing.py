@@ -16,6 +16,8 @@ from holdfast.video import EncodedPacket
 from holdfast.video.transport import TransportWriter
 from tests.videos import BEGIN, FRAME, GOP, messages_of, packets_of, run
 
+pytestmark = pytest.mark.slow
+
 STREAMS = ["h264 closed", "h264 open", "hevc closed", "hevc open"]
 
 
@@ -33,7 +35,6 @@ def muxed(stream: str, container: str) -> list[tuple[int, Any]]:
     return run(hf.video.mux(container), messages_of(packets_of(stream)))["message"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mpegts", "mp4"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_the_messages_from_a_key_message_on_are_a_file(stream: str, container: str) -> None:
@@ -66,14 +67,12 @@ def test_a_gap_keeps_the_times_of_concatenated_fragments(place: int, seconds: in
     assert [EncodedPacket.from_bytes(payload["data"]).pts for _, payload in made] == [each.pts for each in packets]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mpegts", "mp4"])
 @pytest.mark.parametrize("stream", ["h264 open", "hevc closed"])
 def test_a_muxer_is_restored_anywhere(stream: str, container: str) -> None:
     flow_contract(hf.video.mux(container), messages_of(packets_of(stream, 3 * GOP)), seeds=3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mpegts", "mp4"])
 @pytest.mark.parametrize("stream", STREAMS)
 def test_what_was_muxed_is_demuxed(stream: str, container: str) -> None:
@@ -90,13 +89,11 @@ def test_what_was_muxed_is_demuxed(stream: str, container: str) -> None:
     assert [frame.to_array("yuv420p").tobytes() for _, frame in frames["frame"]] == frames_of(stream)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mpegts", "mp4"])
 def test_a_demuxer_is_restored_anywhere(container: str) -> None:
     flow_contract(hf.video.demux(container), muxed("h264 open", container), seeds=3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("container", ["mpegts", "mp4"])
 def test_packets_of_mp4_are_put_into_both(container: str) -> None:
     """Their units stand behind lengths, and their parameter sets in the header alone."""
@@ -106,7 +103,6 @@ def test_packets_of_mp4_are_put_into_both(container: str) -> None:
     assert decoded(data, container) == frames_of("h264 closed")
 
 
-@pytest.mark.slow
 def test_counters_of_the_transport_stream_go_on() -> None:
     data = b"".join(payload["data"] for _, payload in muxed("h264 closed", "mpegts"))
     counters: dict[int, int] = {}
@@ -134,7 +130,6 @@ def test_a_packet_of_any_size_fills_packets_of_188_bytes(size: int) -> None:
     assert len(payload) == 14 + size
 
 
-@pytest.mark.slow
 def test_what_a_container_does_not_carry_is_refused() -> None:
     with pytest.raises(hf.InvalidPipeline, match="MPEG-TS has no mjpeg"):
         run(hf.video.mux("mpegts"), messages_of(packets_of("mjpeg")[:2]))
@@ -142,7 +137,6 @@ def test_what_a_container_does_not_carry_is_refused() -> None:
         hf.video.mux("avi")
 
 
-@pytest.mark.slow
 def test_damaged_messages_are_rejected_and_the_next_group_goes_on() -> None:
     messages = muxed("h264 closed", "mpegts")
     second = range(BEGIN + GOP * FRAME, BEGIN + 2 * GOP * FRAME)
@@ -155,7 +149,6 @@ def test_damaged_messages_are_rejected_and_the_next_group_goes_on() -> None:
     assert [t for t, _ in made["packet"]] == [t for t, _ in messages if t not in second]
 
 
-@pytest.mark.slow
 def test_packets_before_a_key_packet_are_left_out() -> None:
     for container in ("mpegts", "mp4"):
         messages = messages_of(packets_of("h264 closed"))[3 : GOP + 4]
