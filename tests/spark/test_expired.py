@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.cli import app
+from holdfast.cli import app, resolving
 from holdfast.errors import Diverged, HoldfastError
 from holdfast.shards.ends import is_final
 from tests.spark.running import STAGED, die_at, parquet_rows, sqlite_rows
@@ -100,7 +100,8 @@ def test_epochs_that_spark_has_finished_are_replayed_to_a_sink_with_a_pace(
     assert len(sqlite_rows(tmp_path / "out.db")) == PER_FILE, "the first epoch does not wait"
     assert len(parquet_rows(tmp_path / "out")) == 4 * PER_FILE
     assert remove_staged(tmp_path, "table") > 0
-    monkeypatch.setattr(app, "load_target", lambda target: pipeline_of(tmp_path, "1 hour"))
+    for module in (app, resolving):
+        monkeypatch.setattr(module, "load_target", lambda target: pipeline_of(tmp_path, "1 hour"))
     for path in (tmp_path / "checkpoint/generations").iterdir():  # it was this process, which goes on living
         path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": 2**22 + 1}))
     arguments = ["it", "--checkpoint", str(tmp_path / "checkpoint")]
