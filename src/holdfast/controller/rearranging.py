@@ -187,7 +187,7 @@ class Rearranging:
         HoldfastError
             Whatever taking a shard over raises.
         """
-        with self._moving() as moving:
+        with self.moving() as moving:
             return moving.settle()
 
     def change(self, shard_count: int, by: str = "") -> ShardLayout:
@@ -211,12 +211,24 @@ class Rearranging:
         """
         if not self.is_unfinished:
             self.check()  # no run is fenced for what cannot be done
-        with self._moving() as moving:
+        with self.moving() as moving:
             layout = moving.settle()
             if layout is not None and layout.shard_count == shard_count:
                 return layout
             self.check()
             return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
+
+    @contextmanager
+    def moving(self) -> Iterator[Moving]:
+        """Yield the shards, each to be connected when it is taken over."""
+        with ExitStack() as closing:
+            graphs = ShardGraphs(self.pipeline, self.directory)
+            yield Moving(
+                self.pipeline.name,
+                self._store,
+                lambda number: self._connect(number, closing),
+                lambda layout: _unit_of(graphs, layout),
+            )
 
     def check(self) -> None:
         """Refuse a pipeline of which segments cannot move now; changes nothing.
@@ -276,17 +288,6 @@ class Rearranging:
         """Return where a shard stands, as far as Spark's directories tell."""
         found = self._directory(number)
         return Stand(0, found.finished_end(), found.planned_end())
-
-    @contextmanager
-    def _moving(self) -> Iterator[Moving]:
-        with ExitStack() as closing:
-            graphs = ShardGraphs(self.pipeline, self.directory)
-            yield Moving(
-                self.pipeline.name,
-                self._store,
-                lambda number: self._connect(number, closing),
-                lambda layout: _unit_of(graphs, layout),
-            )
 
     def _connect(self, number: int, closing: ExitStack) -> StandingShard:
         self._place(number)[0].prepare()

@@ -103,8 +103,7 @@ class ShardStarts:
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
             self._rearranging.arrange(settings.shards, by)
-            dealing = Dealing(graphs, store, partial(self._take_over, graphs))
-            layout = dealing.layout(settings.shards or 1, by)
+            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by)
             session = self._session()
             shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
             clock = SystemClock()
@@ -166,10 +165,6 @@ class ShardStarts:
         checkpoint = shard_checkpoint(str(self.directory), shard)
         holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
         return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint, on_takeover=holds)
-
-    def _take_over(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> None:
-        asked = self._asked_of(graphs, layout, shard)
-        take_over_alone(asked.pipeline, open_store(asked.checkpoint), asked.settings)
 
     def _session(self) -> SparkSession:
         """Return a session on the context of all shards; say so if its jobs would wait for each other."""
