@@ -5,6 +5,7 @@ turns with quiet ones, within one run.  Each figure is the p99 of the time from 
 shows its rows, as the server tells it, of the *other* shards' rows, over that of the quiet windows around: 1.0 is no
 difference; the median of the rounds.
 
+- ``noise``: nothing is the matter with it: what the figure is worth on this machine.
 - ``isolation``: it fails, comes back, and fails again a second later; ``recovery_s`` is from its failure to its next
   published epoch, the median.
 - ``isolation_restless``: it fails again at its first epoch after each recovery.
@@ -47,8 +48,8 @@ TROUBLED = 1
 """The shard that fails."""
 SCHEMA = "id BIGINT, shard INT, created_us BIGINT, kind STRING"
 PLAIN, KILLS, HANGS = "plain", "kills", "hangs"
-TROUBLES = ("fails", "restless", "down", "sink", "poison", "hang", "replay")
-FIGURES = {"fails": "isolation", **{each: f"isolation_{each}" for each in TROUBLES[1:]}}
+TROUBLES = ("none", "fails", "restless", "down", "sink", "poison", "hang", "replay")
+FIGURES = {"none": "noise", "fails": "isolation", **{each: f"isolation_{each}" for each in TROUBLES[2:]}}
 SERVER = {"track_commit_timestamp": "on", "max_connections": "300"}
 
 
@@ -202,10 +203,14 @@ class Bench:
     def troubled(self) -> tuple[float, float]:
         """Let the shard be in trouble; return the window."""
         begin = time.time()
-        {"sink": self._locked, "poison": self._met, "hang": self._met}.get(self.trouble, self._failing)()
+        ways = {"none": self._waited, "sink": self._locked, "poison": self._met, "hang": self._met}
+        ways.get(self.trouble, self._failing)()
         self.until_visible(self.arrivals.arrive(TROUBLED), TROUBLED)
         self.lasted.append(time.time() - begin)
         return begin, time.time()
+
+    def _waited(self) -> None:
+        time.sleep(self.seconds)
 
     def _failing(self) -> None:
         pause_s = {"fails": 1.0, "replay": 10.0}.get(self.trouble, 0.0)
@@ -277,10 +282,16 @@ def side_isolation(trouble: str, dsn: str, scratch: str, seconds: float, rounds:
 
     directory, checkpoint = Path(scratch) / "in", Path(scratch) / "checkpoint"
     directory.mkdir()
+    is_isolated = trouble in ("poison", "hang")
     settings = Settings(
-        master="local[2]", on_poison="isolate" if trouble in ("poison", "hang") else "stop", poison_attempts=1,
-        poison_timeout="2 s", checkpoint_freq=86_400_000, retry_attempts=100, max_restarts=1_000_000,
-    )  # fmt: skip
+        master="local[2]",
+        on_poison="isolate" if is_isolated else "stop",
+        poison_attempts=1,
+        poison_timeout="2 s",
+        retry_attempts=2 if is_isolated else 100,
+        checkpoint_freq=86_400_000,
+        max_restarts=1_000_000,
+    )
     pipeline = pipeline_of(trouble, str(directory), dsn)
     run = pipeline.start(checkpoint=checkpoint, trigger=hf.every(every), shards=SHARDS, settings=settings)
     arrivals = Arrivals(str(directory), segments_of(checkpoint), rows=25)
