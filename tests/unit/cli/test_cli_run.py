@@ -24,7 +24,7 @@ ENGINE = """
     import dataclasses, os, sys, threading, types
     import holdfast as hf
     from holdfast.status import SinkStatus, Status
-from holdfast.time_use import EpochStatus
+    from holdfast.time_use import EpochStatus
 
     class FakeRun:
         def __init__(self, behaviour):
