@@ -66,12 +66,14 @@ SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
 OPTIONS: dict[str, str] = {
     "HOLDFAST_MASTER": "--master",
     "HOLDFAST_LEASE": "--lease",
+    "HOLDFAST_METRICS": "--metrics",
     "HOLDFAST_SHARDS": "--shards",
     "HOLDFAST_ON_POISON": "--on-poison",
     "HOLDFAST_ON_AUDIT": "--on-audit",
 }
 """Settings whose value may also come from an option of ``holdfast run``: errors name both."""
 
+_ADDRESS = r"^([\w.-]*:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}|)$"
 _MASTERS = ["local", "local[2]", "local[*]", "spark://host:7077", "k8s://host:443", "yarn"]
 _MASTER = r"^(yarn|(spark|k8s)://.+|local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[.+\])$"
 
@@ -299,6 +301,12 @@ class Settings(BaseSettings):
     progress_interval: Annotated[str, _duration("100 ms", "1 h")] = _setting(
         "5 s",
         "Time between two progress lines where there is no terminal.",
+    )
+    metrics: Annotated[str, Field(pattern=_ADDRESS, examples=["host:port, as 127.0.0.1:9464", ":9464"])] = _setting(
+        "",
+        "Where a run serves its metrics for Prometheus: on this address, or with `:9464` on every one of the host, "
+        "where whoever reaches it reads names and counts, and no row; also `start(metrics=...)` and `--metrics`.  "
+        "Empty: nowhere.  Needs `holdfast[metrics]`.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting(
         "INFO",

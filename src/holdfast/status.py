@@ -13,16 +13,13 @@ from enum import Enum
 from typing import Any, Literal, cast
 
 from holdfast.positions import SourcePositions
-from holdfast.time_use import TimeUse
+from holdfast.time_use import EpochStatus, EpochTotals, TimeUse
 
 State = Literal["starting", "running", "stopping", "stopped", "failed"]
 """Life of a run; ``stopped`` and ``failed`` are its ends."""
 
 ShardState = Literal["starting", "running", "waiting", "stopping", "stopped", "failed"]
 """Life of a shard: as of a run, and it may wait to be started again."""
-
-STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
-"""Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown after these."""
 
 STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
@@ -57,6 +54,9 @@ class SourceStatus(_Picture):
     lag_s : float, optional
         For how long there has been something to read after ``positions``, as far as this run has seen; 0 where there
         is nothing, None when unknown.
+    bound_us : int, optional
+        The time below which it promises no more rows, microseconds of Unix time; None where it has promised nothing, or
+        its timestamps are no TIMESTAMPs.
     """
 
     name: str
@@ -67,6 +67,7 @@ class SourceStatus(_Picture):
     rejects: int = 0
     reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lag_s: float | None = None
+    bound_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -213,36 +214,6 @@ class SinkStatus(_Picture):
     waiting_epochs: int = 0
     waiting_rows: int = 0
     waiting_since_us: int = 0
-
-
-@dataclass(frozen=True)
-class EpochStatus(_Picture):
-    """One finished epoch and where its milliseconds went.
-
-    Parameters
-    ----------
-    epoch : int
-        Its number.
-    rows : int
-        Rows that all sinks together received.
-    bytes : int
-        Size of what was read; 0 when unknown.
-    duration_ms : mapping of str to float
-        Stage (see :data:`STAGES`) -> milliseconds.
-    carried : bool
-        Whether the driver carried the rows (small epoch) instead of executors staging them.
-    """
-
-    epoch: int
-    rows: int = 0
-    bytes: int = 0
-    duration_ms: Mapping[str, float] = field(default_factory=dict)
-    carried: bool = False
-
-    @property
-    def total_ms(self) -> float:
-        """Milliseconds of all stages together."""
-        return sum(self.duration_ms.values())
 
 
 @dataclass(frozen=True)
@@ -408,6 +379,10 @@ class Status(_Work):
         Transient failures that this run retried.
     queue : int
         Epochs decided and waiting for the commit thread.
+    in_doubt : int
+        Epochs that are decided and not yet in every sink.
+    audit_difference : int
+        Rows by which epochs of this run did not add up.
     started_at_us : int
         When the run began, microseconds of Unix time.
     last_epoch : EpochStatus, optional
@@ -427,6 +402,8 @@ class Status(_Work):
     shards : tuple of ShardStatus
         In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
+    totals : EpochTotals, optional
+        What all epochs of this run took together, for its metrics; in no JSON.  None before one has ended.
     """
 
     sources: tuple[SourceStatus, ...] = ()
@@ -444,6 +421,9 @@ class Status(_Work):
     compared: tuple[ComparedSink, ...] = ()
     time: TimeUse | None = None
     shards: tuple[ShardStatus, ...] = ()
+    in_doubt: int = 0
+    audit_difference: int = 0
+    totals: EpochTotals | None = field(default=None, metadata={"is_shown": False})
 
     @property
     def is_final(self) -> bool:

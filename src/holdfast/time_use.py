@@ -5,6 +5,7 @@ Times are means for an epoch, over the last epochs: :data:`RECENT_S`, and :data:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +19,43 @@ WAIT_SOURCE, WAIT_TRIGGER = "wait_source", "wait_trigger"
 """Stages in which nothing is done: the sources have nothing new; the trigger's interval is not over."""
 
 WAITS = (WAIT_SOURCE, WAIT_TRIGGER)
+
+BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Bounds of the classes that the durations of epochs are counted in, seconds."""
+
+
+STAGES: tuple[str, ...] = ("plan", "evaluate", "decide", "publish", "forget", "log")
+"""Stages of an epoch in their order, for display; an :class:`EpochStatus` may name others, shown after these."""
+
+
+@dataclass(frozen=True)
+class EpochStatus:
+    """One finished epoch and where its milliseconds went.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number.
+    rows : int
+        Rows that all sinks together received.
+    bytes : int
+        Size of what was read; 0 when unknown.
+    duration_ms : mapping of str to float
+        Stage (see :data:`STAGES`) -> milliseconds.
+    carried : bool
+        Whether the driver carried the rows (small epoch) instead of executors staging them.
+    """
+
+    epoch: int
+    rows: int = 0
+    bytes: int = 0
+    duration_ms: Mapping[str, float] = field(default_factory=dict)
+    carried: bool = False
+
+    @property
+    def total_ms(self) -> float:
+        """Milliseconds of all stages together."""
+        return sum(self.duration_ms.values())
 
 
 @dataclass(frozen=True)
@@ -91,3 +129,49 @@ class TimeUse:
         """
         known = [node for node in self.nodes if node.share]
         return tuple(sorted(known, key=lambda node: -(node.share or 0.0))[:count])
+
+
+@dataclass(frozen=True)
+class EpochTotals:
+    """What all epochs of a run took together.
+
+    Parameters
+    ----------
+    stages_s : mapping of str to float
+        ``epoch``, ``plan``, ``evaluate``, ``decide``, ``publish`` -> seconds.
+    buckets : mapping of str to tuple of int
+        The same -> how many took longer than one of :data:`BUCKETS_S` and at most as long as the next; the last is of
+        those that took longer than all.
+    evaluate_s, publish_s : mapping of str to float
+        Node -> seconds of evaluations; sink -> seconds in which it was asked and published.
+    """
+
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    buckets: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    evaluate_s: Mapping[str, float] = field(default_factory=dict)
+    publish_s: Mapping[str, float] = field(default_factory=dict)
+
+    def plus(
+        self, stages_s: Mapping[str, float], evaluate_s: Mapping[str, float], publish_s: Mapping[str, float]
+    ) -> EpochTotals:
+        """Return it with one more epoch.
+
+        Examples
+        --------
+        >>> totals = EpochTotals().plus({"epoch": 0.02}, {"sums": 0.01}, {}).plus({"epoch": 7.0}, {"sums": 4.0}, {})
+        >>> totals.stages_s, totals.buckets["epoch"][:3], sum(totals.buckets["epoch"]), totals.evaluate_s
+        ({'epoch': 7.02}, (0, 0, 1), 2, {'sums': 4.01})
+        """
+        buckets = {stage: list(counts) for stage, counts in self.buckets.items()}
+        for stage, seconds in stages_s.items():
+            buckets.setdefault(stage, [0] * (len(BUCKETS_S) + 1))[bisect_left(BUCKETS_S, seconds)] += 1
+        return EpochTotals(
+            _sums(self.stages_s, stages_s),
+            {stage: tuple(counts) for stage, counts in buckets.items()},
+            _sums(self.evaluate_s, evaluate_s),
+            _sums(self.publish_s, publish_s),
+        )
+
+
+def _sums(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    return {name: before.get(name, 0.0) + more.get(name, 0.0) for name in {**before, **more}}

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from tests.crash.processes import ROOT
 from tests.crash.shards_process import DOWN, SHARDS
 from tests.spark.running import arrive, eventually, sqlite_rows
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1500)]
 
-KILLS = 4
+KILLS = 3
 FILES = 24
+WITHIN_S = 400
 SEED = int(os.environ.get("HOLDFAST_SEED", "7"))
 
 
@@ -32,11 +33,18 @@ def driver(work: Path, seed: int, count: int = 0) -> Iterator[subprocess.Popen[s
     """Give a driver that has begun all of its shards; it is gone afterwards, with its JVM."""
     variables = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
     command = [sys.executable, "-m", "tests.crash.shards_process", str(work), str(seed), str(count)]
-    process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    said = work / "said"  # by all drivers: shown where one fails
+    with said.open("ab") as errors:
+        process = subprocess.Popen(
+            command, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         yield process
+    except BaseException:
+        sys.stderr.write(said.read_text()[-8_000:])
+        raise
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -60,29 +68,45 @@ def epoch_of(work: Path, shard: int) -> int:
     return max(sqlite_rows(work / "table.db", query), default=0)
 
 
+def table(work: Path) -> list[int]:
+    """Return what an outside reader sees."""
+    return sqlite_rows(work / "table.db") if (work / "table.db").exists() else []
+
+
+def come_true(process: subprocess.Popen[str], holds: Callable[[], bool], what: str) -> None:
+    """Wait for something that a driver brings about; fail where it ends."""
+
+    def is_over() -> bool:
+        assert process.poll() is None, f"the driver has ended with {process.returncode}: {what}"
+        return holds()
+
+    eventually(is_over, within_s=WITHIN_S, what=what)
+
+
 def test_every_row_is_there_once_after_kills_and_while_a_shard_is_down_others_are_seen(tmp_path: Path) -> None:
     chance, ids = random.Random(SEED), list[int]()
     more_rows(tmp_path, ids)
     for kill in range(KILLS):
         with driver(tmp_path, SEED + kill) as process:
+            before = table(tmp_path)
             more_rows(tmp_path, ids)
-            time.sleep(chance.uniform(0, 2))  # what is killed may be anywhere
+            come_true(process, lambda before=before: table(tmp_path) != before, "rows of this driver")
+            time.sleep(chance.uniform(0, 1))  # what is killed may be anywhere
             os.killpg(process.pid, signal.SIGKILL)
     with driver(tmp_path, SEED + KILLS) as process:
-        eventually(lambda: sqlite_rows(tmp_path / "table.db") == ids, within_s=120, what="all rows, after the kills")
+        come_true(process, lambda: table(tmp_path) == ids, "all rows, after the kills")
         (tmp_path / "down").touch()
         seen = {shard: epoch_of(tmp_path, shard) for shard in range(SHARDS)}
-        before = len(ids)
+        count = len(ids)
         more_rows(tmp_path, ids)
         others = [shard for shard in range(SHARDS) if shard != DOWN]
-        eventually(lambda: all(epoch_of(tmp_path, each) > seen[each] for each in others), what="rows of the others")
+        come_true(process, lambda: all(epoch_of(tmp_path, each) > seen[each] for each in others), "rows of the others")
         more_rows(tmp_path, ids)
-        eventually(lambda: len(sqlite_rows(tmp_path / "table.db")) > before + 10 * FILES, what="more of the others")
+        come_true(process, lambda: len(table(tmp_path)) > count + 10 * FILES, "more of the others")
         assert epoch_of(tmp_path, DOWN) == seen[DOWN], "shard 2 is down"
-        assert process.poll() is None
         (tmp_path / "down").unlink()
-        eventually(lambda: sqlite_rows(tmp_path / "table.db") == ids, within_s=120, what="the rows that waited")
+        come_true(process, lambda: table(tmp_path) == ids, "the rows that waited")
     with driver(tmp_path, SEED, len(ids)) as process:
-        assert process.wait(120) == 0
-    assert sqlite_rows(tmp_path / "table.db") == ids
+        assert process.wait(WITHIN_S) == 0
+    assert table(tmp_path) == ids
     assert sorted(segments.open(tmp_path / "store").to_arrow()["id"].to_pylist()) == ids

@@ -12,7 +12,7 @@ import re
 import textwrap
 import types
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from itertools import groupby
@@ -56,7 +56,12 @@ def untold() -> list[str]:
     done: list[type] = []
     for root in ROOTS:
         list(_tables(root, done))
-    return [f"{of.__name__}.{each.name}" for of in done for each in fields(of) if each.name not in _told(of)]
+    return [f"{of.__name__}.{each.name}" for of in done for each in _shown(of) if each.name not in _told(of)]
+
+
+def _shown(of: type) -> list[Field[Any]]:
+    """Return the fields that are in the JSON."""
+    return [each for each in fields(of) if each.metadata.get("is_shown", True)]
 
 
 def _tables(of: type, done: list[type]) -> Iterator[str]:
@@ -68,13 +73,13 @@ def _tables(of: type, done: list[type]) -> Iterator[str]:
     if of in ROOTS:
         yield f"{ROOTS[of]}.\n"
     yield "| field | JSON | meaning |\n|---|---|---|"
-    for meaning, together in groupby(fields(of), lambda each: told.get(each.name, each.name)):
+    for meaning, together in groupby(_shown(of), lambda each: told.get(each.name, each.name)):
         names = [each.name for each in together]
         kinds = dict.fromkeys(_json(hints[name]) for name in names)
         yield f"| {', '.join(f'`{name}`' for name in names)} | {', '.join(kinds)} | {meaning} |"
     yield ""
-    for hint in hints.values():
-        for inner in _inside(hint):
+    for each in _shown(of):
+        for inner in _inside(hints[each.name]):
             yield from _tables(inner, done)
 
 

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from holdfast.cli.app import app
-from holdfast.status import OperatorStatus, SinkStatus, SourceStatus, Status
 from tests.docs import json_schema
 from tests.docs.pages import blocks
 
@@ -64,22 +63,6 @@ def test_an_error_has_the_fields_that_the_page_says(tmp_path: Path) -> None:
     table = PAGE.read_text().partition("field of `error`")[2].partition("\n\n")[0]
     names = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE))))
     assert set(json.loads(said.stdout)["error"]) == names
-
-
-def test_the_collector_on_the_page_reads_a_line() -> None:
-    (block,) = [each for each in blocks(PAGE, "python") if "def samples" in each.text]
-    names: dict[str, object] = {}
-    exec(compile(block.text, str(block), "exec"), names)
-    status = Status(
-        pipeline="ticks",
-        epoch=7,
-        sources=(SourceStatus("rows", lag_s=2.5),),
-        operators=(OperatorStatus("counts", late=3),),
-        sinks=(SinkStatus("table", "sqlite", "exactly-once", epoch=7),),
-    )
-    found = {name: value for name, _, value in names["samples"](json.dumps(status.as_json()))}
-    assert found["holdfast_epoch"] == found["holdfast_sink_epoch"] == 7
-    assert (found["holdfast_lag_seconds"], found["holdfast_late_total"]) == (2.5, 3)
 
 
 @pytest.mark.spark

@@ -149,6 +149,9 @@ def run(
     ] = False,
     shards: Shards = None,
     only_shard: OnlyShard = None,
+    metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus here: 127.0.0.1:9464.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -178,6 +181,7 @@ def run(
                 "--lease": lease,
                 "--shards": None if shards is None else str(shards),
                 "--only-shard": None if only_shard is None else str(only_shard),
+                "--metrics": metrics,
             }
             flags = {"--available-now": drain, "--force": force, "--json": as_json, "--replica": replica}
             flags |= {"--rebuild-state": rebuild_state, "--compare-on-start": compare_on_start}
@@ -209,6 +213,7 @@ def run(
             "on_audit": on_audit,
             "shards": shards,
             "only_shard": only_shard,
+            "metrics": metrics,
             "settings": settings,
             **beginning,
         }

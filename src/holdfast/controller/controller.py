@@ -193,9 +193,13 @@ class ShardedRun:
 
     def status(self) -> Status:
         """Return the current status: of all shards, and of each in ``shards``."""
+        return self.pictures()[0]
+
+    def pictures(self) -> list[Status]:
+        """Return the current status of all, and behind it that of each shard that has had a run."""
         pictures = [found for shard in self._shards if (found := shard.picture()) is not None]
         error = None if self._error is None else self._error.message
-        return status_of_all(
+        whole = status_of_all(
             self.pipeline.name,
             self._state,
             [shard.status() for shard in self._shards],
@@ -203,6 +207,7 @@ class ShardedRun:
             started_at_us=self._started_at_us,
             error=error,
         )
+        return [whole, *pictures]
 
     def progress(self, timeout_s: float | None = None, *, interval_s: float = 1.0) -> bool:
         """Show the run in this cell of a notebook until it has ended: as :meth:`holdfast.spark.run.Run.progress`."""

@@ -56,6 +56,16 @@ def begin(asked: StartOptions) -> Run:
     asked : StartOptions
         What the start is asked for.
     """
+    if not (address := asked.settings.metrics):
+        return _begin(asked)
+    from holdfast.metrics.exporter import show_metrics  # before anything runs: its library may be missing
+
+    run = _begin(asked)
+    show_metrics(run, address)
+    return run
+
+
+def _begin(asked: StartOptions) -> Run:
     wanted = asked.settings.shards
     if not (wanted or asked.only_shard is not None) and not _has_shards(asked.checkpoint):
         return begin_run(asked)

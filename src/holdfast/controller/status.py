@@ -59,6 +59,8 @@ def status_of_all(
         sinks=tuple(_sink(several) for several in _by_name([each.sinks for each in pictures])),
         retries=sum(each.retries for each in pictures),
         queue=sum(each.queue for each in pictures),
+        in_doubt=sum(each.in_doubt for each in pictures),
+        audit_difference=sum(each.audit_difference for each in pictures),
         started_at_us=started_at_us,
         error=error,
         waits_for=next((each.waits_for for each in pictures if each.waits_for), ""),
@@ -96,6 +98,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         positions |= each.positions
         newest = None if newest is None or each.newest is None else {**newest, **each.newest}
     lags = [each.lag_s for each in several if each.lag_s is not None]
+    bounds = [each.bound_us for each in several if each.bound_us is not None]
     return replace(
         several[0],
         positions=positions,
@@ -104,6 +107,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         rows=sum(each.rows for each in several),
         rejects=sum(each.rejects for each in several),
         lag_s=max(lags, default=None),
+        bound_us=min(bounds, default=None),
     )
 
 

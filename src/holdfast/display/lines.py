@@ -13,8 +13,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
 from holdfast.masking import masked
-from holdfast.status import STAGES, EpochStatus, SourceStatus, Status
-from holdfast.time_use import NodeTime, TimeUse
+from holdfast.status import SourceStatus, Status
+from holdfast.time_use import STAGES, EpochStatus, NodeTime, TimeUse
 
 
 def as_line(status: Status) -> str:

@@ -315,6 +315,8 @@ class Auditor:
         self._stops = stops
         self._held = HeldRows()
         self.book = book or Book()
+        self.difference = 0
+        """Rows by which epochs that it looked at did not add up."""
 
     def look(self, epoch: int, report: EpochReport, sink_rows: Mapping[str, int]) -> None:
         """Compare what was counted of an epoch, before it is decided.
@@ -327,6 +329,7 @@ class Auditor:
         found = [*self._audit.imbalances(report.tally, sink_rows), *self._held.imbalances(report.buckets)]
         if not found:
             return
+        self.difference += sum(abs(each.due - each.found) for each in found)
         self.book = replace(self.book, problems=(*self.book.problems, *((epoch, of) for of in found))[-EPOCHS_KEPT:])
         for imbalance in found:
             error = imbalance.as_error(self._pipeline, epoch)

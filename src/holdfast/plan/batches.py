@@ -24,7 +24,7 @@ _ready: dict[str, Any] = {}
 
 def forget(run: str) -> None:
     """Drop what the set-ups of a run returned in this process: for a process that outlives the run."""
-    for token in [token for token in _ready if token.startswith(run)]:
+    for token in [token for token in (*_ready,) if token.startswith(run)]:
         del _ready[token]
 
 

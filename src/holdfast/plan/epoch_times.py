@@ -19,9 +19,12 @@ from typing import Literal
 
 from holdfast.commit.busy import LEDGER, Busy
 from holdfast.plan.laps import OTHER, STATE, Spent, Waves, parts_of
-from holdfast.time_use import RECENT_EPOCHS, RECENT_S, WAIT_SOURCE, WAIT_TRIGGER, NodeTime, TimeUse
+from holdfast.time_use import RECENT_EPOCHS, RECENT_S, WAIT_SOURCE, WAIT_TRIGGER, EpochTotals, NodeTime, TimeUse
 
 Role = Literal["source", "operator", "sink"]
+
+OTHERS = "(other)"
+"""In totals, the name of what is no node's."""
 
 AT_WORK = "(at work)"
 """The name of what no task has reported yet."""
@@ -92,6 +95,8 @@ class EpochTimes:
         self._busy = Busy()
         self._marks: list[float] = []
         self._batch_id = -1
+        self.totals: EpochTotals | None = None
+        """Of all epochs that were noted."""
 
     def begin(self, batch_id: int, busy: Busy) -> None:
         """Begin an epoch; ``busy`` is that of the run."""
@@ -127,6 +132,7 @@ class EpochTimes:
         )
         self._busy = busy
         self._periods.append(period)
+        self.totals = (self.totals or EpochTotals()).plus(*_seconds_of(period))
 
     def recent(self) -> tuple[Sequence[Period], float, int]:
         """Return the last periods; how many seconds nothing has been done since, and since when, in Unix time."""
@@ -148,6 +154,24 @@ class EpochTimes:
         plan_s, evaluate_s, commit_s, rest_s = (later - earlier for earlier, later in pairwise(marks))
         waves = {AT_WORK: Spent({AT_WORK: 1}, round(evaluate_s * 1e9))}  # its tasks have not reported yet
         return Period(self._batch_id, 0, now, 0.0, plan_s, evaluate_s, commit_s, rest_s, waves, busy.since(self._busy))
+
+
+def _seconds_of(period: Period) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """Return the seconds of an epoch by stage, of its evaluation by node, and of its sinks."""
+    commit = commit_parts(period.commit_s, period.busy)
+    decide_s = commit.pop(LEDGER, 0.0)
+    stages = {
+        "epoch": period.call_s,
+        "plan": period.plan_s + period.rest_s,
+        "evaluate": period.evaluate_s,
+        "decide": decide_s,
+        "publish": sum(commit.values()),
+    }
+    parts = parts_of(period.waves, period.evaluate_s * 1e9)
+    evaluate = {name or OTHERS: seconds / 1e9 for name, seconds in parts.items()}
+    busy = period.busy
+    publish = {name: busy.here.get(name, 0.0) + busy.beside.get(name, 0.0) for name in {**busy.here, **busy.beside}}
+    return stages, evaluate, publish
 
 
 @dataclass(frozen=True)

@@ -244,7 +244,7 @@ def _one(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
 def forget(run: str) -> None:
     """Drop what a run has in this process."""
     _places.pop(run, None)
-    for place in [place for place in _opened if place.startswith(f"{run}/")]:
+    for place in [place for place in (*_opened,) if place.startswith(f"{run}/")]:
         del _opened[place]
 
 

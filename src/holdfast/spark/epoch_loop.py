@@ -40,7 +40,7 @@ from holdfast.spark.quarantine.trials import limited
 from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.state.bucket_report import BucketReport
-from holdfast.status import EpochStatus
+from holdfast.time_use import EpochStatus
 
 log = logging.getLogger("holdfast.spark")
 
@@ -206,6 +206,11 @@ class EpochLoop:
     def held_sources(self) -> frozenset[str]:
         """The sources that back-pressure holds now."""
         return frozenset() if self._pressure is None else self._pressure.held
+
+    @property
+    def audit_difference(self) -> int:
+        """Rows by which epochs of this run did not add up."""
+        return 0 if self._auditor is None else self._auditor.difference
 
     def begin_worker(self) -> None:
         """Begin the kept worker, if there is one, for the first epoch."""

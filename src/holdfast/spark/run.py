@@ -233,6 +233,10 @@ class Run:
         """Return the current status."""
         return self._sight.status(self._state, self._error, self._query)
 
+    def pictures(self) -> list[Status]:
+        """Return the current status alone; a run in shards has one more for each of them."""
+        return [self.status()]
+
     def progress(self, timeout_s: float | None = None, *, interval_s: float = 1.0) -> bool:
         """Show the run in this cell of a notebook until it has ended; elsewhere, as lines on stdout.
 

@@ -22,9 +22,10 @@ from holdfast.checkpoint.spark_log import MARKS
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import Published
 from holdfast.commit.paced import SinkBacklog
-from holdfast.connectors.reading.partitioned import beneath
+from holdfast.connectors.reading.partitioned import BOUND, beneath
 from holdfast.display.tables import ShownStatus
 from holdfast.errors import HoldfastError
+from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
 from holdfast.operators.lowering import lowering_of
@@ -35,16 +36,8 @@ from holdfast.positions import SourcePositions, held_by_every, lag_between
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.spark_times import SparkTimes
-from holdfast.status import (
-    ComparedSink,
-    EpochStatus,
-    FilterStatus,
-    SinkStatus,
-    SourceStatus,
-    State,
-    Status,
-)
-from holdfast.time_use import TimeUse
+from holdfast.status import ComparedSink, FilterStatus, SinkStatus, SourceStatus, State, Status
+from holdfast.time_use import EpochStatus, TimeUse
 
 RATE_S = 10
 """Over how long the rate of rows is taken."""
@@ -117,6 +110,8 @@ class Sight:
             ),
             retries=counted.retries,
             queue=counted.queue_length,
+            in_doubt=counted.decided_unpublished,
+            audit_difference=self.loop.audit_difference,
             started_at_us=self.started_at_us,
             last_epoch=last,
             error=None if error is None else error.message,
@@ -125,6 +120,7 @@ class Sight:
             doing="" if state in ("stopped", "failed") else self._doing(state, is_idle=is_idle),
             compared=self.compared,
             time=self._time_use(progress, waits_for=counted.waits_for, is_final=state in ("stopped", "failed")),
+            totals=self.loop.times.totals,
         )
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
@@ -198,6 +194,7 @@ class Sight:
             rejects=self.loop.source_rejects.get(node.name, 0),
             reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
             lag_s=self._lag_s(node.name, positions, newest),
+            bound_us=_bound_us(node, positions),
         )
 
     def _lag_s(self, name: str, positions: SourcePositions, newest: SourcePositions | None) -> float | None:
@@ -212,6 +209,12 @@ class Sight:
         at, count = self._rates[0]
         self._rates.append((now, rows))
         return (rows - count) / (now - at) if now > at else 0.0
+
+
+def _bound_us(node: Node, positions: SourcePositions) -> int | None:
+    """Return the bound in a source's positions, if its ticks are microseconds."""
+    bound = positions.get(BOUND)
+    return bound if isinstance(bound, int) and unit_of(node) is TimeUnit.MICROSECONDS else None
 
 
 def _progress(query: StreamingQuery) -> dict[str, Any]:

@@ -61,6 +61,7 @@ def start(
     spark_checkpoint: str | os.PathLike[str] | None = None,
     shards: int | None = None,
     only_shard: int | None = None,
+    metrics: str | None = None,
     begin: Callable[[StartOptions], Run] | None = None,
 ) -> Run:
     """Start a pipeline: take it over, resolve what is in doubt, then run epochs.
@@ -141,6 +142,8 @@ def start(
         ``HOLDFAST_SHARDS``, else as many as before, and one at first.
     only_shard : int, optional
         Run this shard alone, of those that the checkpoint has.
+    metrics : str, optional
+        Where the run serves its metrics for Prometheus, ``host:port``.  Default is the setting ``HOLDFAST_METRICS``.
     begin : callable, optional
         Begins the run; default is :func:`begin_run`.
 
@@ -170,6 +173,7 @@ def start(
         "on_audit": on_audit,
         "master": master,
         "shards": shards,
+        "metrics": metrics,
     }
     chosen = {name: value for name, value in given.items() if value is not None}
     if chosen:

@@ -23,7 +23,8 @@ SRC = Path(__file__).parents[3] / "src"
 ENGINE = """
     import dataclasses, os, sys, threading, types
     import holdfast as hf
-    from holdfast.status import EpochStatus, SinkStatus, Status
+    from holdfast.status import SinkStatus, Status
+    from holdfast.time_use import EpochStatus
 
     class FakeRun:
         def __init__(self, behaviour):

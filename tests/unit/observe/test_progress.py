@@ -13,8 +13,8 @@ from holdfast.display.lines import as_last_line, as_line
 from holdfast.display.tables import footlines
 from holdfast.observe import progress
 from holdfast.observe.progress import as_display, progress_of
-from holdfast.status import EpochStatus, FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
-from holdfast.time_use import NodeTime, TimeUse
+from holdfast.status import FilterStatus, OperatorStatus, SinkStatus, SourceStatus, Status, Wait
+from holdfast.time_use import EpochStatus, NodeTime, TimeUse
 
 RUNNING = Status(
     pipeline="trips",

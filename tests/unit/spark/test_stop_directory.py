@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -131,3 +132,17 @@ def test_the_jvm_puts_its_temporary_files_where_a_later_start_sweeps(
     assert Path(directory).parent == place
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djava.io.tmpdir=/of/the/user")
     assert not [option for option in plain_options("1g").for_java if "tmpdir" in option]
+
+
+@pytest.mark.slow
+def test_starts_of_several_shards_at_once_have_a_directory_each() -> None:
+    """They are started in threads: one that looks for directories of ended runs is not disturbed by the others."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            made = list(threads.map(lambda _: stop_directory.create(), range(200)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(made)) == 200
+    assert all(path.is_dir() for path in made)

@@ -148,6 +148,10 @@ def make_later() -> None:
     atexit.register(begin)
 
 
+_makers: list[subprocess.Popen[bytes]] = []
+"""Processes that make an archive: they outlive the call, and one that nobody holds is warned of while it runs."""
+
+
 def _is_missed_again(path: Path) -> bool:
     """Tell whether an earlier process has noted that there is no archive; note it otherwise."""
     try:
@@ -173,7 +177,7 @@ def _begin(path: Path) -> None:
         if not _is_ours(path.parent):
             log.debug("no archive of Spark's classes is made: others may write %s", path.parent)
             return
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", MODULE, os.fspath(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -181,6 +185,7 @@ def _begin(path: Path) -> None:
             env=_environment(),
             cwd="/",
         )
+        _makers.append(process)
     except OSError as error:
         log.debug("no archive of Spark's classes is made: %s", error)
         return

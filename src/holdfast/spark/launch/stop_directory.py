@@ -29,7 +29,7 @@ def create(place: str | None = None) -> Path:
 
     ``place`` is where; by default the directory for temporary files.
     """
-    for path in [path for path in _locks if not path.exists()]:
+    for path in [path for path in (*_locks,) if not path.exists()]:  # a copy: shards start in several threads at once
         if (ended := _locks.pop(path, None)) is not None:  # else another thread's start was quicker
             os.close(ended)
     _sweep(Path(place or tempfile.gettempdir()))

@@ -1,0 +1,331 @@
+"""The list of metrics: names, labels, what they say, where the board shows them, and what to be alarmed by.
+
+It is the only one: ``docs/metrics.md``, ``ops/grafana/holdfast.json`` and ``ops/prometheus/alerts.yml`` are written
+from it (``python -m tools.metrics``).  Names follow the conventions of Prometheus: base units, ``_total`` for what only
+grows within a run.  Every metric also has the labels :data:`~holdfast.metrics.kinds.COMMON`.
+"""
+
+from __future__ import annotations
+
+from holdfast.metrics import samples
+from holdfast.metrics.kinds import Alert, Metric, Panel
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "holdfast_run_state",
+        "gauge",
+        ("state",),
+        "1 for the state of the run (starting, running, stopping, stopped, failed), 0 for the others.",
+        samples.states,
+        alerts=(
+            Alert(
+                "HoldfastGone",
+                'max_over_time(holdfast_run_state{state="running"}[1h]) == 1 unless holdfast_run_state',
+                "5m",
+                "page",
+                "it ran within the last hour, and no process serves its metrics any more",
+                "start it again; the exit code and the log of the process say why it ended",
+            ),
+        ),
+    ),
+    Metric("holdfast_generation", "gauge", (), "Generation of the run: it rises with each start.", samples.generation),
+    Metric("holdfast_start_time_seconds", "gauge", (), "When the run began, seconds of Unix time.", samples.start_time),
+    Metric(
+        "holdfast_epoch",
+        "gauge",
+        (),
+        "Last epoch that every sink has published; 0 before the first.",
+        samples.epoch,
+        Panel("Progress", "Epochs per second"),
+        (
+            Alert(
+                "HoldfastStands",
+                "changes(holdfast_epoch[10m]) == 0 and on (pipeline, shard) sum by (pipeline, shard) "
+                "(holdfast_lag_rows) > 0",
+                "5m",
+                "page",
+                "no epoch was published for ten minutes, and rows wait",
+                "look at what the status is doing, and at holdfast_waits_for_system",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_rows_total",
+        "counter",
+        ("node", "direction"),
+        "Rows of a node in this run: in, what a source read, or what reached a filter; out, what left a filter, or was "
+        "published by a sink.",
+        samples.rows,
+        Panel("Progress", "Rows per second", by=("node", "direction")),
+    ),
+    Metric(
+        "holdfast_lag_seconds",
+        "gauge",
+        ("source",),
+        "For how long a source has had something that is not published, as far as this run has seen.",
+        samples.lag_seconds,
+        Panel("Progress", "Behind", "s", ("source",)),
+        (
+            Alert(
+                "HoldfastBehind",
+                "holdfast_lag_seconds > 300",
+                "5m",
+                "ticket",
+                "source {{ $labels.source }} is more than five minutes behind",
+                "limited by: in the status says what takes the time",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_lag_rows",
+        "gauge",
+        ("source", "segment"),
+        "Positions between what is published and what the source knows: rows of Kafka and of rate, files of files. "
+        f"More than {samples.SEGMENTS_MAX} segments: the rest as one, {samples.OTHERS}.",
+        samples.lag_rows,
+        Panel("Progress", "Positions behind", by=("source",)),
+    ),
+    Metric(
+        "holdfast_bound_seconds",
+        "gauge",
+        ("source",),
+        "The time below which a source promises no more rows, seconds of Unix time; only where its timestamps are "
+        "TIMESTAMPs.",
+        samples.bound_seconds,
+    ),
+    Metric(
+        "holdfast_epoch_seconds",
+        "histogram",
+        ("stage",),
+        "How long epochs took: epoch, all of it; plan, evaluate, decide and publish, its stages.",
+        samples.epoch_seconds,
+        Panel("Time", "Epochs, 99th percentile", "s", ("stage",)),
+    ),
+    Metric(
+        "holdfast_node_seconds_total",
+        "counter",
+        ("node", "stage"),
+        "How long each node was at work in this run. evaluate: its part of the evaluation; publish: how long a sink "
+        "was asked and published, also while other epochs were evaluated. (other): what is no node's.",
+        samples.node_seconds,
+        Panel("Time", "Seconds of each node per second", "s", ("node", "stage")),
+    ),
+    Metric(
+        "holdfast_queue_epochs", "gauge", (), "Epochs that are decided and wait for the commit thread.", samples.queue
+    ),
+    Metric(
+        "holdfast_in_doubt_epochs",
+        "gauge",
+        (),
+        "Epochs that are decided and not yet in every sink: what the next start would resolve, if the run died now.",
+        samples.in_doubt,
+        Panel("Sinks", "Epochs in doubt"),
+        (
+            Alert(
+                "HoldfastInDoubt",
+                "min_over_time(holdfast_in_doubt_epochs[10m]) > 0 and changes(holdfast_epoch[10m]) == 0",
+                "1m",
+                "page",
+                "what is decided has not reached every sink for ten minutes",
+                "holdfast inspect TARGET names the sink; the epoch is published as soon as it answers",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_waits_for_system",
+        "gauge",
+        (),
+        "1 while a system does not answer and is tried again.",
+        samples.is_waiting,
+        alerts=(
+            Alert(
+                "HoldfastWaitsForSystem",
+                "holdfast_waits_for_system == 1",
+                "2m",
+                "page",
+                "a system does not answer, and is tried again",
+                "waits_for in the status, and the log, name it",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_retries_total",
+        "counter",
+        (),
+        "Failures of systems that this run has retried.",
+        samples.retries,
+        Panel("Sinks", "Retries per second"),
+    ),
+    Metric(
+        "holdfast_audit_difference_rows_total",
+        "counter",
+        (),
+        "Rows by which epochs of this run did not add up: anything but 0 is a defect.",
+        samples.audit_difference,
+        alerts=(
+            Alert(
+                "HoldfastAudit",
+                "holdfast_audit_difference_rows_total > 0",
+                "0m",
+                "page",
+                "the rows of an epoch did not add up",
+                "holdfast inspect --audit names operator and epoch; report it",
+            ),
+        ),
+    ),
+    Metric("holdfast_sink_epoch", "gauge", ("sink",), "Highest epoch that the sink has published.", samples.sink_epoch),
+    Metric(
+        "holdfast_sink_staleness_seconds",
+        "gauge",
+        ("sink",),
+        "Age of the oldest row that was there and that the sink lacks, as far as this run has seen.",
+        samples.sink_staleness,
+        Panel("Sinks", "Staleness", "s", ("sink",)),
+        (
+            Alert(
+                "HoldfastSinkStale",
+                "holdfast_sink_staleness_seconds > 900",
+                "5m",
+                "ticket",
+                "sink {{ $labels.sink }} lacks rows that are older than fifteen minutes",
+                "compare holdfast_lag_seconds (the run is behind) with the pace of the sink",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_sink_waiting_rows",
+        "gauge",
+        ("sink",),
+        "Rows that are decided and wait for a sink with a pace of its own.",
+        samples.sink_waiting_rows,
+    ),
+    Metric(
+        "holdfast_rejected_total",
+        "counter",
+        ("source", "reason"),
+        "Malformed rows that went to the side output of a source, by reason, without values.",
+        samples.rejected_rows,
+        Panel("Rows that are not used", "Rejected per second", by=("source",)),
+    ),
+    Metric(
+        "holdfast_late_total",
+        "counter",
+        ("operator", "reason"),
+        "Rows that came too late for an operator.",
+        samples.late_rows,
+        Panel("Rows that are not used", "Late per second", by=("operator",)),
+    ),
+    Metric(
+        "holdfast_shed_total",
+        "counter",
+        ("operator", "reason"),
+        "Rows that an operator dropped at its entry.",
+        samples.shed_rows,
+    ),
+    Metric(
+        "holdfast_operator_counts_total",
+        "counter",
+        ("operator", "what"),
+        "What else the steps of an operator count: dropped, forgotten, and what a function of yours counts.",
+        samples.operator_counts,
+    ),
+    Metric(
+        "holdfast_waiting_rows",
+        "gauge",
+        ("operator",),
+        "Rows that wait for other inputs of an operator.",
+        samples.waiting_rows,
+        Panel("State", "Waiting rows", by=("operator",)),
+    ),
+    Metric(
+        "holdfast_wait_seconds",
+        "gauge",
+        ("operator", "input"),
+        "For how long the key has waited that waits longest, by the input that it waits for.",
+        samples.wait_seconds,
+        Panel("State", "Longest wait", "s", ("operator", "input")),
+        (
+            Alert(
+                "HoldfastKeyWaits",
+                "holdfast_wait_seconds > 3600",
+                "5m",
+                "ticket",
+                "a key of {{ $labels.operator }} has waited for input {{ $labels.input }} for more than an hour",
+                "operators[].waits of the status names the keys; that input is silent",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_state_rows",
+        "gauge",
+        ("operator",),
+        "Rows of the state of an operator, of all its buckets that have reported.",
+        samples.state_rows,
+        Panel("State", "Rows of state", by=("operator",)),
+    ),
+    Metric(
+        "holdfast_state_bytes",
+        "gauge",
+        ("operator",),
+        "The stored size of that state.",
+        samples.state_bytes,
+        Panel("State", "Bytes of state", "bytes", ("operator",)),
+    ),
+    Metric(
+        "holdfast_snapshots_total",
+        "counter",
+        ("result",),
+        "Snapshots of state: made; dropped, due while another was being made; failed.",
+        samples.snapshots,
+    ),
+    Metric(
+        "holdfast_snapshot_age_seconds",
+        "gauge",
+        (),
+        "Age of the last snapshot of state; before the first, since when the run has had none.",
+        samples.snapshot_age,
+        Panel("State", "Age of the snapshot", "s"),
+        (
+            Alert(
+                "HoldfastNoSnapshot",
+                "holdfast_snapshot_age_seconds > 900",
+                "5m",
+                "ticket",
+                "no snapshot of state for fifteen minutes",
+                "checkpoints.last_error of the status says why; a recovery without Spark's directory takes longer",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_snapshot_bytes", "gauge", (), "Size of the last snapshot, with all its files.", samples.snapshot_bytes
+    ),
+    Metric(
+        "holdfast_shard_state",
+        "gauge",
+        ("shard", "state"),
+        "1 for the state of a shard (as of a run; waiting: it failed, and is started again), 0 for the others.",
+        samples.shard_states,
+        Panel("Shards", "Shards by state", by=("state",)),
+        (
+            Alert(
+                "HoldfastShardDown",
+                'holdfast_shard_state{state=~"waiting|failed"} == 1',
+                "5m",
+                "page",
+                "shard {{ $labels.shard }} does not run",
+                "shards[].error of the status says why; the others go on",
+            ),
+        ),
+        is_of_shards=True,
+    ),
+    Metric(
+        "holdfast_shard_restarts_total",
+        "counter",
+        ("shard",),
+        "How often the controller has started a shard again.",
+        samples.shard_restarts,
+        Panel("Shards", "Restarts", by=("shard",)),
+        is_of_shards=True,
+    ),
+)
+"""All metrics, in the order of the docs."""
