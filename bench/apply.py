@@ -164,12 +164,12 @@ def measured(side: str, epochs: int, large: int) -> dict[str, float]:
     with day.life(side) as process:
         until(day.has_all, process)
         for number in range(epochs):
-            used, began = cpu_s(process), time.perf_counter()
+            used, began = cpu_s(process.pid), time.perf_counter()
             day.arrive()
             until(day.has_all, process)
             if number >= epochs // 3:  # those before are warm-up
                 times.append(time.perf_counter() - began)
-                cpu.append(cpu_s(process) - used)
+                cpu.append(cpu_s(process.pid) - used)
         found["epoch_ms"], found["epoch_cpu_ms"] = median(times) * 1e3, median(cpu) * 1e3
         day.arrive(large)
         began = time.perf_counter()
@@ -179,8 +179,8 @@ def measured(side: str, epochs: int, large: int) -> dict[str, float]:
     day.arrive()
     with day.life(side) as process:
         until(day.has_all, process)
-        found["restart_s"], found["restart_cpu_s"] = time.perf_counter() - killed, cpu_s(process)
-        found["memory_mb"] = memory_mb(process)
+        found["restart_s"], found["restart_cpu_s"] = time.perf_counter() - killed, cpu_s(process.pid)
+        found["memory_mb"] = memory_mb(process.pid)
     return found
 
 

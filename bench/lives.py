@@ -61,10 +61,10 @@ def life_of(module: str, side: str, arguments: Mapping[str, Any], out: Path) -> 
     return Life([sys.executable, "-m", "bench.sides", module, side, json.dumps(arguments)], out)
 
 
-def cpu_s(process: subprocess.Popen[bytes]) -> float:
+def cpu_s(pid: int) -> float:
     """Return the CPU seconds, of the user and the system, of a process that runs and of everything it started."""
     total = 0.0
-    root = psutil.Process(process.pid)
+    root = psutil.Process(pid)
     for each in [root, *root.children(recursive=True)]:
         with suppress(psutil.Error):
             total += sum(each.cpu_times()[:4])  # with those of children that have ended
@@ -86,10 +86,10 @@ def until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
         time.sleep(0.005)
 
 
-def memory_mb(process: subprocess.Popen[bytes]) -> float:
+def memory_mb(pid: int) -> float:
     """Return the memory of a process and of everything it started, what several share counted once, in MB."""
     total = 0
-    root = psutil.Process(process.pid)
+    root = psutil.Process(pid)
     for each in [root, *root.children(recursive=True)]:
         with suppress(psutil.Error):
             total += each.memory_full_info().pss

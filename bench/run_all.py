@@ -40,6 +40,7 @@ COMMANDS = {
         ("bench.video",),
         ("bench.shards_on_paper",),
         ("bench.shard_keys",),
+        ("bench.shards",),
         ("bench.observing",),
     ),
     "smoke": (
@@ -71,6 +72,7 @@ COMMANDS = {
         ("bench.video", "--frames", "100", "--rounds", "2", "--store-seconds", "2"),
         ("bench.shards_on_paper", "--segments", "1000", "--shards", "10"),
         ("bench.shard_keys", "--rows", "50000"),
+        ("bench.shards", "--seconds", "5", "--rounds", "1", "--rows", "100000", "--files", "8", "--many", "8"),
         ("bench.observing", "--rows", "200000", "--files", "8", "--rounds", "2"),
     ),
 }

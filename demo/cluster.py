@@ -70,13 +70,21 @@ class Cluster:
 
 
 @contextmanager
-def standalone_cluster(directory: Path) -> Iterator[Cluster]:
-    """Start a master and two workers of one core each, yield, stop them by process id."""
+def standalone_cluster(directory: Path, *, cores: int = 1) -> Iterator[Cluster]:
+    """Start a master and two workers, yield, stop them by process id.
+
+    Parameters
+    ----------
+    directory : Path
+        For settings, logs, and what the workers write.
+    cores : int
+        How many tasks each worker, and its one executor, runs at a time.
+    """
     for part in ("conf", "events", "logs"):
         (directory / part).mkdir(parents=True, exist_ok=True)
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    _write_settings(directory, url)
+    _write_settings(directory, url, cores)
     master = _launch(
         directory, "master", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)
     )
@@ -85,7 +93,7 @@ def standalone_cluster(directory: Path) -> Iterator[Cluster]:
         _wait_for_port(port, master, directory / "logs" / "master.log")
         for number in range(WORKER_COUNT):
             name = f"worker-{number}"
-            sizes = ("--cores", "1", "--memory", "1g", "--work-dir", str(directory / name))
+            sizes = ("--cores", str(cores), "--memory", "1g", "--work-dir", str(directory / name))
             workers.append(_launch(directory, name, "org.apache.spark.deploy.worker.Worker", *sizes, url))
         yield Cluster(url, directory, tuple(workers))
     finally:
@@ -204,13 +212,13 @@ def _runs(process: psutil.Process, java_class: str) -> bool:
     return False
 
 
-def _write_settings(directory: Path, url: str) -> None:
+def _write_settings(directory: Path, url: str, cores: int) -> None:
     settings = {
         "spark.master": url,
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
+        "spark.executor.cores": str(cores),
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": (directory / "events").absolute().as_uri(),
         "spark.eventLog.compress": "false",

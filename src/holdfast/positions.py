@@ -54,6 +54,9 @@ class SegmentSet:
 
 ALL_SEGMENTS = SegmentSet(is_rest=True)
 
+UNDIVIDED = ("log", "files", "rows")
+"""The only segment of files, segments stores and rates until they are divided: where each of their segments begins."""
+
 
 @dataclass(frozen=True)
 class GroupSet(SegmentSet):

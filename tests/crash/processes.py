@@ -88,6 +88,11 @@ class Case:
             os.utime(hidden, (number, number))
             hidden.rename(directory / f"{number:03}.json")
 
+    def command(self, *arguments: str, program: str = "pipeline.py") -> list[str]:
+        """Return the command ``holdfast run`` of one of the pipelines here."""
+        target = f"{ROOT}/tests/crash/{program}:pipeline"
+        return [sys.executable, "-m", "holdfast", "run", target, "--checkpoint", str(self.checkpoint), *arguments]
+
     def start(
         self,
         *arguments: str,
@@ -99,8 +104,7 @@ class Case:
 
         Give a file as ``output`` where workers may outlive the process: they keep a pipe open.
         """
-        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{program}:pipeline"]
-        command += ["--checkpoint", str(self.checkpoint), "--master", "local[2]", *(arguments or ("--available-now",))]
+        command = self.command("--master", "local[2]", *(arguments or ("--available-now",)), program=program)
         return subprocess.Popen(
             command,
             cwd=ROOT,

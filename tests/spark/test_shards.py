@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
@@ -239,6 +240,29 @@ def test_a_shard_that_fails_leaves_the_other_alone(place: Place, point: str) -> 
     run.stop()
     assert run.wait()
     assert place.table() == place.store() == place.ids
+
+
+def refuse(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Fail at one row."""
+    if 13 in batch.column("id").to_pylist():
+        raise ValueError("13 is poison")
+    return batch
+
+
+def test_a_row_that_kills_one_shard_is_isolated_there(place: Place) -> None:
+    """A shard reads several segments: a row of each has an address (design/0013)."""
+    rides = hf.read.files(str(place.directory / "in"), schema="id BIGINT", name="rides")
+    met = rides | hf.map_batches(refuse, "id BIGINT", name="met")
+    pipeline = hf.Pipeline(
+        "rides", met | hf.write.sqlite(str(place.directory / "rides.db"), table="rows", name="table")
+    )
+    settings = Settings(on_poison="isolate", poison_attempts=1)
+    run = pipeline.start(checkpoint=place.checkpoint, trigger=every("50 ms"), shards=2, settings=settings)
+    place.arrive(*DIRECTORIES, *DIRECTORIES, *DIRECTORIES)
+    eventually(lambda: place.table() == [each for each in place.ids if each != 13], what="all rows but one")
+    assert sorted(each.restarts for each in run.status().shards) == [0, 1]
+    run.stop()
+    assert run.wait()
 
 
 def test_one_shard_runs_alone(place: Place) -> None:

@@ -228,7 +228,9 @@ def run(
         if replica or settings.lease_us:
             from holdfast.cli.standing_by import Standby
 
-            standby = Standby(pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json)
+            standby = Standby(
+                pipeline, directory, settings, invocation, is_replica=replica, as_json=as_json, only_shard=only_shard
+            )
             standby.take(options)
         start = partial(pipeline.start, checkpoint=str(directory), trigger=trigger, **options)
         with frame.log_file(directory, settings, as_json):

@@ -20,7 +20,7 @@ from holdfast.ports import Clock, Store
 from holdfast.positions import Positions
 from holdfast.quarantine.added import letters_of
 from holdfast.quarantine.dead_letters import Letter, add_letters, ledger_of, read_letters, rejection, send_again
-from holdfast.quarantine.mask import LETTERS, segment_of
+from holdfast.quarantine.mask import LETTERS, segments_of
 from holdfast.store.paths import viewed_directory
 
 app = typer.Typer(help="Show the rows that were isolated, or send them through the graph again.", no_args_is_help=True)
@@ -156,7 +156,7 @@ def add(store: Store, directory: Path, source: str, paths: Sequence[Path], clock
             do="name the source that the rows came from.",
             participant=source,
         )
-    segment_of(positions[source])
+    segments_of(positions[source])
     return add_letters(store, letters_of(source, paths, clock.now_us()))
 
 

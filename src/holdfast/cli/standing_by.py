@@ -16,7 +16,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -34,11 +34,12 @@ from holdfast.cli.supervision import RECORD
 from holdfast.cli.target import load_target
 from holdfast.commit.ledger import Ledger
 from holdfast.commit.owner import noted_owner
+from holdfast.controller.leases import LeaseScope
 from holdfast.errors import Fenced, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.observe.logs import FILE_NAME
 from holdfast.pipeline import Pipeline
 from holdfast.plan.cutting import has_state
-from holdfast.ports import LeasePlace, SeenLease
+from holdfast.ports import Lease, LeasePlace, SeenLease
 from holdfast.reconcile.stand_ins import check_some_comparable
 from holdfast.replica.keeper import Keeper, held_by, lease_of
 from holdfast.replica.keeper import as_json as lease_json
@@ -82,6 +83,8 @@ class Standby:
         Whether it waits until there has been a holder.
     as_json : bool
         How it says whom it waits for.
+    only_shard : int, optional
+        The one shard that is run; None: all.
     """
 
     def __init__(
@@ -93,7 +96,11 @@ class Standby:
         *,
         is_replica: bool,
         as_json: bool,
+        only_shard: int | None = None,
     ) -> None:
+        self._scope = LeaseScope(pipeline, directory, only_shard)
+        self._rivals: Sequence[Watch] = ()
+        self._checked: Lease | None = None
         self._pipeline = pipeline
         self._directory = directory
         self._settings = settings
@@ -130,8 +137,8 @@ class Standby:
         self._options = options
         if wanted := options.get("compare_on_start"):
             check_some_comparable(self._pipeline, () if wanted is True else wanted)
-        place = lease_of(self._pipeline)
-        watch = Watch(place)
+        place = self._scope.place()
+        watch, self._rivals = Watch(place), self._scope.rivals()
         if tenure := self._taken_soon(place, watch):
             self._prepare(tenure, watch.seen)
             return
@@ -140,6 +147,7 @@ class Standby:
         with StopSignals(is_supervised=is_supervised()) as signals:
             from holdfast.starts import warm_up
 
+            self._check_checkpoint(watch.seen)
             warm_up.warm_up(self._pipeline, options)
             self._shadow(watch.seen)
             if self._shadowing is None:
@@ -159,6 +167,7 @@ class Standby:
                     return
                 if time.monotonic() - said_at >= self._settings.progress_interval_s:
                     said_at = time.monotonic()
+                    self._check_checkpoint(watch.seen)
                     self._shadow(watch.seen)
                     self._say(watch)
                     if not warm_up.is_warm():
@@ -184,13 +193,22 @@ class Standby:
 
     def _is_free(self, watch: Watch) -> bool:
         # A replica leaves a run alone that keeps no lease.
-        return watch.is_free() and not (self._is_replica and watch.seen is None)
+        is_free = watch.is_free() and not (self._is_replica and watch.seen is None)
+        return is_free and not self._is_run_otherwise()
+
+    def _is_run_otherwise(self) -> bool:
+        """Return whether what this one runs is run under another lease: all shards, or one of them."""
+        held = [rival.is_held() for rival in self._rivals]  # each: a beat is measured from the first look on
+        return any(held)
 
     def _duration_us(self, seen: SeenLease | None) -> int:
         return self._ttl_us or (1_000_000 if seen is None else seen.lease.ttl_us)
 
     def _taken(self, place: LeasePlace, seen: SeenLease | None) -> Tenure | None:
         tenure = take(place, seen, self._holder, self._duration_us(seen))
+        if tenure is not None and self._is_run_otherwise():
+            tenure.give_back()
+            return None
         if tenure is not None:
             if seen is not None:
                 log.warning("takes over: %s", held_by(seen))
@@ -204,7 +222,7 @@ class Standby:
             if tenure.lease.compares and not self._compares:
                 self._compare_as_asked()
             self._make_beginning(seen)
-            note_term(open_store(str(self._directory)), tenure.lease.term)
+            note_term(open_store(str(self._directory)), tenure.lease.term, self._scope.note)
         except BaseException:
             if self._keeper is not None:
                 self._keeper.end(gives_back=True)
@@ -222,6 +240,9 @@ class Standby:
         self._options["compare_on_start"] = True
 
     def _make_beginning(self, seen: SeenLease | None) -> None:
+        self._check_checkpoint(seen)
+        if self._scope.runs_shards(None):
+            return
         keeps_state = has_state(self._pipeline)
         if keeps_state:
             self._shadow(seen)
@@ -284,10 +305,22 @@ class Standby:
         self._shadowing, self._has_given_shadow_up = None, True
 
     def _is_old(self, seen: SeenLease | None) -> bool:
-        return seen is not None and noted_term(open_store(str(self._directory))) != seen.lease.term
+        return seen is not None and noted_term(open_store(str(self._directory)), self._scope.note) != seen.lease.term
+
+    def _check_checkpoint(self, seen: SeenLease | None) -> None:
+        """Refuse another checkpoint than the main's where there are shards."""
+        if seen is None or seen.lease == self._checked or not self._is_old(seen):
+            return
+        # A holder without a generation may not have noted its term yet.
+        is_refused = seen.lease.generation > 0 and self._scope.runs_shards(self._options.get("shards"))
+        if is_refused or (not self._scope.shard_count and self._scope.has_shards_in_sinks()):
+            raise self._scope.other_checkpoint()
+        self._checked = seen.lease
 
     def _say(self, watch: Watch) -> None:
         seen, name = watch.seen, self._pipeline.name
+        if seen is None or not seen.lease.token:  # then it waits for who runs the same shards under another lease
+            seen = next((each.seen for each in self._rivals if each.seen and each.seen.lease.token), seen)
         left_us = None if seen is None else seen.left_us
         if self._as_json:
             lease = None if seen is None else lease_json(seen)

@@ -104,6 +104,17 @@ def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argu
             raise no_such_column(name, columns, argument)
 
 
+def names_of(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Return names that a user wrote as one text, or as several: a text is one name, and not its letters.
+
+    Examples
+    --------
+    >>> names_of("place"), names_of(["day", "place"])
+    (('place',), ('day', 'place'))
+    """
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def no_such_column(name: str, columns: Collection[str], argument: str) -> InvalidPipeline:
     """Return the error for a column that is not there, with the nearest one that is."""
     known = {column.lower(): column for column in columns}

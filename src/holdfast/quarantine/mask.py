@@ -42,7 +42,7 @@ from holdfast.connectors.reading.wrapped import WrappedSource
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source, Span
-from holdfast.positions import SourcePositions
+from holdfast.positions import UNDIVIDED, SourcePositions
 from holdfast.state.tables import fitted
 from holdfast.types.casting import by_name
 
@@ -171,7 +171,7 @@ class LetteredSource(WrappedSource):
     Parameters
     ----------
     source : Source
-        Its positions have one segment.
+        Its positions are numbers.
     mask : Mask
         What is left out, and what is sent again.
     """
@@ -191,12 +191,14 @@ class LetteredSource(WrappedSource):
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
         """Cut the rows between two positions: those that are left out, or are outside, are in no span."""
-        segment = segment_of(end)
-        begin = int(start.get(segment, self.source.initial().get(segment, 0)))
-        spans = list(self._spans(segment, begin, int(end[segment]), parallelism))
+        initial = self.source.initial()
         said, until = ({name: at for name, at in of.items() if name.startswith("@")} for of in (start, end))
+        spans: list[Span] = []
+        for segment in segments_of(end):
+            begin = low_in(segment, start, initial)
+            spans += self._spans(segment, begin, int(end[segment]), parallelism)
         if said != until:  # what is no row: a bound, for instance
-            at = {segment: end[segment]}
+            at = {segment: end[segment] for segment in segments_of(end)}
             spans += self.source.spans({**at, **said}, {**at, **until}, parallelism=1)
         return spans + list(self._letters(int(start.get(LETTERS, 0)), int(end.get(LETTERS, 0))))
 
@@ -274,18 +276,21 @@ class LetteredSource(WrappedSource):
         )
 
     def _window(self, segment: str) -> tuple[Address | None, Address | None]:
-        """Return the borders that are in a segment; one in the other segment excludes all of this one."""
+        """Return the borders that are in a segment; one in another segment excludes all of this one, or none of it."""
         first, last = self.mask.first, self.mask.last
-        nothing = Address(segment, 0, 0)
-        if last is not None and last.segment != segment:
-            if segment == LETTERS:
-                return None, nothing
-            last = None
-        if first is not None and first.segment != segment:
-            if segment != LETTERS:
-                return None, nothing
-            first = None
-        return first, last
+        if (first is not None and _place(segment) < _place(first.segment)) or (
+            last is not None and _place(last.segment) < _place(segment)
+        ):
+            return None, Address(segment, 0, 0)
+        return (
+            first if first is not None and first.segment == segment else None,
+            last if last is not None and last.segment == segment else None,
+        )
+
+
+def _place(segment: str) -> tuple[bool, str]:
+    """Return where a segment stands among those of a source: what is sent again comes last."""
+    return segment == LETTERS, segment
 
 
 def _counting(batches: Iterator[pa.RecordBatch], of: _Counted) -> Iterator[pa.RecordBatch]:
@@ -302,22 +307,39 @@ def _counting(batches: Iterator[pa.RecordBatch], of: _Counted) -> Iterator[pa.Re
             yield batch if keep.all() else batch.filter(pa.array(keep))
 
 
-def segment_of(positions: SourcePositions) -> str:
-    """Return the segment of a source that has one, marks and letters apart.
+def segments_of(positions: SourcePositions) -> list[str]:
+    """Return the segments of a source in their order, marks and letters apart.
+
+    Raises
+    ------
+    InvalidPipeline
+        If a row has no address: only Spark understands the positions.
 
     Examples
     --------
-    >>> segment_of({"log": 3, "@ended": 1, "letters": 2})
-    'log'
+    >>> segments_of({"log": 3, "@ended": 1, "letters": 2}), segments_of({"5/60": 7, "39/60": 4})
+    (['log'], ['39/60', '5/60'])
     """
-    segments = [name for name in positions if name != LETTERS and not name.startswith("@")]
-    if len(segments) != 1 or not isinstance(positions[segments[0]], int):
+    segments = sorted(name for name in positions if name != LETTERS and not name.startswith("@"))
+    if not segments or not all(isinstance(positions[segment], int) for segment in segments):
         raise InvalidPipeline(
             f"rows at {dict(positions)!r} cannot be left out of a source.",
-            why="a row has an address only where positions are numbers in one segment.",
+            why="a row has an address only where positions are numbers.",
             do='read it with another source, or leave on_poison="stop".',
         )
-    return segments[0]
+    return segments
+
+
+def low_in(segment: str, start: SourcePositions, initial: SourcePositions) -> int:
+    """Return where a segment begins in an epoch: one without a position goes on where the undivided source was.
+
+    Examples
+    --------
+    >>> low_in("39/60", {"39/60": 5, "log": 3}, {}), low_in("5/60", {"39/60": 5, "log": 3}, {}), low_in("5/60", {}, {})
+    (5, 3, 0)
+    """
+    before = next((start[name] for name in UNDIVIDED if name in start), initial.get(segment, 0))
+    return int(start.get(segment, before))
 
 
 OUTLET = "out-"

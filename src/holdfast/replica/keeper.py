@@ -123,8 +123,15 @@ def held_by(seen: SeenLease) -> str:
     return f"{lease.name} (process {lease.pid} on {lease.host}) holds term {lease.term}{generation}"
 
 
-def lease_of(pipeline: Graph) -> LeasePlace:
+def lease_of(pipeline: Graph, name: str | None = None) -> LeasePlace:
     """Return where the lease of a pipeline is kept: with the first of its sinks that can.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        Whose sinks keep it.
+    name : str, optional
+        The lease; default is that of the whole pipeline.
 
     Raises
     ------
@@ -133,7 +140,7 @@ def lease_of(pipeline: Graph) -> LeasePlace:
     """
     for node in pipeline.sinks:
         if offers(node.spec, LeasedSpec):
-            return node.spec.lease(node.name, pipeline.name)
+            return node.spec.lease(node.name, name or pipeline.name)
     raise InvalidPipeline(
         f"no sink of pipeline {pipeline.name!r} can keep a lease.",
         why="main and replica find each other in the system of a sink: write.postgres, write.mysql, write.sqlite, or "

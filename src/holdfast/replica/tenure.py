@@ -71,15 +71,20 @@ class Watch:
 
     def is_free(self) -> bool:
         """Read the lease; return whether it was given back, has expired, is asked for, or there is none."""
+        is_held, seen = self.is_held(), self.seen
+        return not is_held or seen is None or seen.lease.asked_term == seen.lease.term
+
+    def is_held(self) -> bool:
+        """Read the lease; return whether a holder's beat is valid, also where a promotion is asked for."""
         self.seen = seen = self._place.read()
-        if seen is None or not seen.lease.token or seen.lease.asked_term == seen.lease.term:
-            return True
+        if seen is None or not seen.lease.token:
+            return False
         if seen.left_us is not None:
-            return seen.left_us <= 0
+            return seen.left_us > 0
         now_us = self._monotonic_us()
         if seen.beat != self._beat:
             self._beat, self._since_us = seen.beat, now_us
-        return now_us - self._since_us >= seen.lease.ttl_us
+        return now_us - self._since_us < seen.lease.ttl_us
 
 
 class Tenure:
@@ -185,15 +190,15 @@ _FIRST, _LAST = "sources", "spark"
 """A start that finds one without the other is refused; one that finds neither asks the sinks."""
 
 
-def noted_term(store: Store) -> int:
+def noted_term(store: Store, note: str = NOTE) -> int:
     """Return the last term whose holder ran on a checkpoint; 0 where none has."""
-    data = store.get(NOTE)
+    data = store.get(note)
     return 0 if data is None else int(json.loads(data)["term"])
 
 
-def note_term(store: Store, term: int) -> None:
+def note_term(store: Store, term: int, note: str = NOTE) -> None:
     """Note that the holder of a term runs on a checkpoint."""
-    store.put(NOTE, json.dumps({"term": term}).encode())
+    store.put(note, json.dumps({"term": term}).encode())
 
 
 def set_aside(directory: Path, kept: Collection[str]) -> bool:

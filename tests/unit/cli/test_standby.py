@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -24,10 +25,13 @@ from holdfast.config import Settings
 from holdfast.connectors.sqlite.lease import SqliteLease
 from holdfast.errors import BadRow, Fenced, InvalidPipeline
 from holdfast.observe.ledgers import lease_lines, lease_report
-from holdfast.ports import SeenLease
+from holdfast.ports import RunIdentity, SeenLease
 from holdfast.replica.tenure import Holder, Tenure, Watch, ask, note_term, noted_term, take
+from holdfast.shards.assignment import Assignment
+from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
 from holdfast.store import sealed
 from holdfast.store.paths import open_store
+from tests.specs import sqlite_spec
 
 pytestmark = pytest.mark.slow
 
@@ -219,11 +223,14 @@ def pipeline(tmp_path: Path, *, keeps_state: bool = False) -> hf.Pipeline:
 
 
 @contextmanager
-def standby(tmp_path: Path, invocation: Invocation, *, keeps_state: bool = False) -> Iterator[Standby]:
+def standby(
+    tmp_path: Path, invocation: Invocation, *, keeps_state: bool = False, only_shard: int | None = None
+) -> Iterator[Standby]:
     directory = tmp_path / "checkpoint"
     directory.mkdir(exist_ok=True)
     of = pipeline(tmp_path, keeps_state=keeps_state)
-    made = Standby(of, directory, Settings(lease="10 min"), invocation, is_replica=False, as_json=False)
+    settings = Settings(lease="10 min")
+    made = Standby(of, directory, settings, invocation, is_replica=False, as_json=False, only_shard=only_shard)
     yield made
 
 
@@ -395,3 +402,108 @@ def test_where_no_sink_can_keep_a_lease_it_is_refused(tmp_path: Path) -> None:
     made = Standby(console, tmp_path, Settings(), Remembered(), is_replica=False, as_json=False)
     with pytest.raises(InvalidPipeline, match="no sink of pipeline 'trips' can keep a lease"):
         made.take({})
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+AT: dict[str, Any] = {"at": "2026-01-01"}
+"""Whoever says where it begins is refused where it would have to wait."""
+
+
+def in_shards(tmp_path: Path, count: int = 2) -> Path:
+    """Record a layout in the checkpoint."""
+    directory = tmp_path / "checkpoint"
+    directory.mkdir()
+    assert record_layout(open_store(str(directory)), ShardLayout(Assignment(count)))
+    return directory
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.cli.standing_by.SOON_S", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "waits"),
+    [
+        (0, 1, False),
+        (1, 1, True),
+        (0, 0, True),
+        (1, None, True),
+        (0, None, True),
+        (None, 1, True),
+        (None, 0, True),
+        (None, None, True),
+    ],
+)
+def test_who_runs_other_shards_runs_beside_and_who_runs_the_same_waits(
+    tmp_path: Path, impatient: None, first: int | None, second: int | None, waits: bool
+) -> None:
+    """None is who runs all of them (design/0048, section 8)."""
+    in_shards(tmp_path)
+    refusal = pytest.raises(InvalidPipeline, match="another process runs") if waits else nullcontext()
+    with (
+        standby(tmp_path, Remembered(), only_shard=first) as one,
+        one_taken(one),
+        standby(tmp_path, Remembered(), only_shard=second) as other,
+        refusal,
+        one_taken(other),
+    ):
+        pass
+    with standby(tmp_path, Remembered(), only_shard=second) as other, one_taken(other):
+        pass
+
+
+@contextmanager
+def one_taken(made: Standby) -> Iterator[None]:
+    made.take(dict(AT))
+    with made:
+        yield
+
+
+def test_of_one_that_runs_all_and_one_that_runs_a_shard_none_goes_on_that_sees_the_other(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find the other's lease free, and then take their own: each looks again."""
+    in_shards(tmp_path)
+
+    def take_late(*told: Any) -> Tenure | None:
+        taken(tmp_path)
+        return take(*told)
+
+    monkeypatch.setattr("holdfast.cli.standing_by.take", take_late)
+    with standby(tmp_path, Remembered(), only_shard=1) as late, pytest.raises(InvalidPipeline, match="another process"):
+        late.take(dict(AT))
+    found = SqliteLease(str(tmp_path / "out.db"), "trips-1").read()
+    assert found is not None
+    assert found.lease.token == "", "given back"
+
+
+@pytest.mark.parametrize("only_shard", [None, 1])
+def test_a_checkpoint_with_shards_that_another_one_has_overtaken_is_refused_and_stays(
+    tmp_path: Path, only_shard: int | None
+) -> None:
+    """Set aside, its shards would begin without the layout by which the main's sinks were written."""
+    directory = in_shards(tmp_path)
+    at = place(tmp_path) if only_shard is None else SqliteLease(str(tmp_path / "out.db"), f"trips-{only_shard}")
+    tenure = take(at, None, Holder("main"), LONG_US)
+    assert tenure is not None
+    tenure.renew(3)
+    tenure.give_back()
+    refusal = pytest.raises(InvalidPipeline, match="not the checkpoint that the main of pipeline 'trips' ran with")
+    with standby(tmp_path, Remembered(), only_shard=only_shard) as made, refusal:
+        made.take({})
+    assert newest_layout(open_store(str(directory))) is not None
+    found = at.read()
+    assert found is not None
+    assert found.lease.token == "", "given back"
+
+
+def test_a_checkpoint_without_shards_is_refused_where_sinks_hold_those_of_another(tmp_path: Path) -> None:
+    taken(tmp_path).renew(3)
+    for name in ("trips", "trips-1"):
+        sink = sqlite_spec(str(tmp_path / "out.db"), "trips").connect("table", name, pa.schema([("value", pa.int64())]))
+        sink.open(RunIdentity(name, 1))
+        sink.close()
+    with standby(tmp_path, Remembered()) as made, pytest.raises(InvalidPipeline, match="pipeline has shards"):
+        made._check_checkpoint(seen(tmp_path))

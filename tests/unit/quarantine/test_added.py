@@ -134,14 +134,14 @@ def typed(*words: Any) -> Any:
 @pytest.mark.slow
 def test_the_command_adds_says_so_and_a_source_that_there_is_not_is_refused(tmp_path):
     store = LocalStore(str(tmp_path / "ckpt"))
-    origin = DirectoryHeader(7, ({"cameras": {"rows": 5}, "topic": {"0": 4, "1": 9}},))
+    origin = DirectoryHeader(7, ({"cameras": {"rows": 5}, "opaque": {"": "{}"}},))
     store.put(f"spark/1/{FILE_NAME}", origin.to_json())
     file = written(tmp_path / "late.parquet", late_rows())
     answer = typed("dead-letters", "add", file, "--source", "cameras", "--checkpoint", tmp_path / "ckpt", "--force")
     assert answer.stdout.endswith("2 rows are dead letters now.\n"), answer.output
     standings = [one["standing"] for one in described(store, tmp_path / "ckpt")]
     assert standings == ["added, not sent yet"] * 2
-    for source, said in (("radars", "it has: cameras, topic"), ("topic", "one segment")):
+    for source, said in (("radars", "it has: cameras, opaque"), ("opaque", "positions are numbers")):
         answer = typed("dead-letters", "add", file, "--source", source, "--checkpoint", tmp_path / "ckpt", "--force")
         assert (answer.exit_code, said in answer.stderr) == (2, True), answer.output
     assert typed("dead-letters", "replay", "--checkpoint", tmp_path / "ckpt", "--force").exit_code == 0

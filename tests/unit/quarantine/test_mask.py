@@ -7,7 +7,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
+from holdfast.connectors import rate
+from holdfast.connectors.files.source import division as files_division
 from holdfast.connectors.reading.bounds import MarkedSource
+from holdfast.connectors.reading.parts import in_parts
+from holdfast.connectors.segments import source as segments_source
+from holdfast.positions import UNDIVIDED
 from holdfast.quarantine.mask import (
     LETTERS,
     Address,
@@ -18,8 +23,10 @@ from holdfast.quarantine.mask import (
     one_row,
     read_mask,
     readable,
+    segments_of,
     write_masks,
 )
+from holdfast.spark.quarantine.rows import EpochRows
 
 EPOCHS = [[0, 1, 2], [10, 11], [20], [30, 31, 32, 33]]
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -30,12 +37,13 @@ def rows_source(workspace):
     return hf.read.rows(rows, schema="id BIGINT", name="in").node.spec.open("in", str(workspace)), "rows"
 
 
-def files_source(workspace):
+def files_source(workspace, parts=0):
     directory = workspace / "files"
     directory.mkdir()
     for number, ids in enumerate(EPOCHS):
         (directory / f"{number}.json").write_text("".join(json.dumps({"id": one}) + "\n" for one in ids))
-    source = hf.read.files(directory, schema="id BIGINT", name="in").node.spec.open("in", str(workspace / "log"))
+    spec = hf.read.files(directory, schema="id BIGINT", name="in").node.source_spec
+    source = (in_parts(spec, parts) if parts else spec).open("in", str(workspace / "log"))
     source.latest(source.initial(), bounded=False)
     return source, "log"
 
@@ -78,6 +86,32 @@ def test_a_trial_reads_the_rows_between_two_addresses(tmp_path, make):
             mask = Mask(frozenset({addresses[4]}), first=addresses[low], last=addresses[high])
             expected = [one for number, one in enumerate(all_ids()) if low <= number < high and number != 4]
             assert read(LetteredSource(source, mask), segment) == expected
+
+
+@pytest.mark.slow
+def test_a_trial_reads_the_rows_between_two_addresses_of_several_segments(tmp_path):
+    """A shard reads several segments: each row of each has an address, in one order."""
+    source, _ = files_source(tmp_path, parts=3)
+    end = source.latest(source.initial(), bounded=False)
+    assert len(segments_of(end)) > 1
+    rows = EpochRows({"in": LetteredSource(source)}, {}, {"in": end}, {})
+    addresses = [rows.at(number)[1] for number in range(rows.count)]
+    ids = [pa.ipc.open_stream(rows.row(number)).read_all()["id"][0].as_py() for number in range(rows.count)]
+    assert sorted(ids) == all_ids()
+    out = 4
+    for low in range(rows.count + 1):
+        for high in range(low, rows.count + 1):
+            first, last = rows.window("in", low, high)
+            masked = LetteredSource(source, Mask(frozenset({addresses[out]}), first=first, last=last))
+            spans = masked.spans({}, end, parallelism=2)
+            found = [one for span in spans for batch in masked.read(span) for one in batch["id"].to_pylist()]
+            assert sorted(found) == sorted(
+                one for number, one in enumerate(ids) if low <= number < high and number != out
+            )
+
+
+def test_segments_of_a_source_that_is_divided_later_begin_where_the_whole_was_read():
+    assert UNDIVIDED == (files_division.SEGMENT, segments_source.SEGMENT, rate.SEGMENT)
 
 
 def test_rows_come_again_once_each_behind_the_others_and_positions_say_so(tmp_path):

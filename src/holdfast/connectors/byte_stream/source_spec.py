@@ -127,7 +127,7 @@ class ByteStreamSourceSpec(ByteStreamReading):
 def byte_stream(
     path: str | os.PathLike[str],
     *,
-    streams: Sequence[str] | None = None,
+    streams: str | Sequence[str] | None = None,
     start: str | int | datetime = "earliest",
     end: str | int | datetime | None = None,
     clip: bool = False,
@@ -145,7 +145,7 @@ def byte_stream(
     path : str or path
         Directory of the store, on a local disk or a mounted file system that driver and executors share.  It need not
         be there yet.
-    streams : sequence of str, optional
+    streams : str or sequence of str, optional
         Names of the streams to read; by default all, also those that appear later.
     start : {"earliest", "latest"} or time
         Where reading begins at the first start: with all that is there, with nothing of it, or in each stream at the
@@ -185,7 +185,7 @@ def byte_stream(
         frames = hf.read.byte_stream("data/cameras", streams=["front"], start="2026-01-01T06:00Z", name="frames")
     """
     # Only declaring needs the graph: executors load this module without it.
-    from holdfast.graph.building import building
+    from holdfast.graph.building import building, names_of
     from holdfast.graph.nodes import stream_from
 
     with building("source", name):
@@ -193,8 +193,6 @@ def byte_stream(
             raise InvalidPipeline(
                 f"timestamps={timestamps!r} is not known.", do='write timestamps="timestamp" or "bigint".'
             )
-        if isinstance(streams, str):
-            streams = (streams,)
         if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
             raise InvalidPipeline(
                 f"max_rows_per_epoch={max_rows_per_epoch!r} is not a positive number.",
@@ -202,7 +200,7 @@ def byte_stream(
             )
         spec = ByteStreamSourceSpec(
             os.fspath(path),
-            None if streams is None else tuple(streams),
+            None if streams is None else names_of(streams),
             _place(start, timestamps, "start", ("earliest", "latest")),
             None if end is None else _place(end, timestamps, "end", ("latest",)),
             clip,

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from holdfast.errors import BadRow, Diverged, Fenced, InvalidPipeline
+from holdfast.graph.building import names_of
 from holdfast.ports import Held
 from holdfast.positions import Positions
 from holdfast.shards.naming import shard_of
@@ -75,7 +76,7 @@ class TableMode:
         on_new_column: OnNewColumn = "add",
     ) -> TableMode:
         """Return it from arguments as users write them."""
-        return cls(mode, (key,) if isinstance(key, str) else tuple(key), delete, rewindable, on_new_column)
+        return cls(mode, names_of(key), delete, rewindable, on_new_column)
 
     def arguments(self) -> dict[str, Any]:
         """Return what a sink's node shows of it."""

@@ -30,7 +30,7 @@ def mysql(
     *,
     table: str,
     mode: Mode = "append",
-    key: Sequence[str] = (),
+    key: str | Sequence[str] = (),
     delete: str | None = None,
     rewindable: bool = False,
     control: None = None,
@@ -51,7 +51,7 @@ def mysql(
         The table, of InnoDB, in that database.  Created from the rows' schema when absent.
     mode : {"append", "upsert"}
         Add every row, or let the last row of each key win.
-    key : sequence of str
+    key : str or sequence of str
         Columns that identify a row: upsert only.
     delete : str, optional
         Boolean column, upsert only: a true row deletes its key.  The column is not stored.

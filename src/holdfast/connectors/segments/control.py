@@ -29,6 +29,7 @@ from holdfast.connectors.segments.holdings import Holdings
 from holdfast.connectors.segments.journal import JournalStaging, JournalWriter, file_of
 from holdfast.connectors.segments.places import OWN_DIRECTORY
 from holdfast.errors import BadRow, InvalidPipeline
+from holdfast.graph.building import names_of
 from holdfast.ports import Carried, EpochRecord, Part, Publication, Task
 from holdfast.positions import covers_all
 from holdfast.store import durable
@@ -345,7 +346,7 @@ def obeyed(requests: Iterable[FlushRequest]) -> None:
 
 
 def flush(
-    path: str | os.PathLike[str], partitions: Iterable[str] | None = None, *, pipeline: str, sink: str
+    path: str | os.PathLike[str], partitions: str | Iterable[str] | None = None, *, pipeline: str, sink: str
 ) -> FlushRequest:
     """Ask the run that writes a directory of ``hf.write.segments`` to seal what grows, at the end of an epoch.
 
@@ -355,7 +356,7 @@ def flush(
     ----------
     path : str or path
         The sink's directory.
-    partitions : iterable of str, optional
+    partitions : str or iterable of str, optional
         Directories of partitions (``"origin=JFK"``); by default all.
     pipeline, sink : str
         Their names.
@@ -380,4 +381,4 @@ def flush(
             do="name the directory, the pipeline and the sink as the program does.",
             participant=sink,
         )
-    return ask(own, partitions)
+    return ask(own, None if partitions is None else names_of(partitions))

@@ -21,7 +21,7 @@ from holdfast.connectors.segments.policies import Policy
 from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.building import building
+from holdfast.graph.building import building, names_of
 from holdfast.ports import Guarantee, Reset, SinkLedger
 from holdfast.store import durable
 from holdfast.types.units import duration_us, size_bytes
@@ -30,11 +30,11 @@ from holdfast.types.units import duration_us, size_bytes
 def segments(
     path: str | os.PathLike[str],
     *,
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     format: Literal["parquet"] = "parquet",
     target_size: str = "128 MB",
     max_age: str | None = None,
-    sort_by: Sequence[str] = (),
+    sort_by: str | Sequence[str] = (),
     compression: str | None = "zstd",
     retain: str | None = None,
     compact: bool = True,
@@ -56,7 +56,7 @@ def segments(
     path : str or path
         The directory, on a local disk or a mounted file system that driver and executors share.  Created when absent.
         Several pipelines may write to one directory; streams of one pipeline are united first (``hf.union``).
-    partition_by : sequence of str
+    partition_by : str or sequence of str
         Columns that become hive-style directories, ``column=value/``, outermost first.
     format : {"parquet"}
         Of the sealed files.
@@ -64,7 +64,7 @@ def segments(
         Size at which a segment is sealed: of the file.  One that a single epoch fills is larger.
     max_age : str, optional
         Age at which it is sealed however small it is, give or take a tenth (``"1 h"``).
-    sort_by : sequence of str
+    sort_by : str or sequence of str
         Columns by which the rows of a file are sorted; without them they are in the order in which they came.
     compression : str, optional
         Of Parquet: ``"zstd"``, ``"snappy"``, ``"lz4"``, ``"gzip"``; None for none.
@@ -115,10 +115,10 @@ def segments(
         spec = SegmentsSinkSpec(
             os.fspath(path),
             format,
-            tuple(partition_by),
+            names_of(partition_by),
             target_size,
             max_age,
-            tuple(sort_by),
+            names_of(sort_by),
             compression,
             policies.DEFAULT if seal is None else tuple(seal),
             retain,

@@ -9,11 +9,11 @@ from itertools import accumulate
 
 from holdfast.checkpoint.spark_log import plain
 from holdfast.positions import Positions
-from holdfast.quarantine.mask import LETTERS, Address, GivenRows, LetteredSource, Passing, one_row, segment_of
+from holdfast.quarantine.mask import LETTERS, Address, GivenRows, LetteredSource, Passing, low_in, one_row, segments_of
 
 
 class EpochRows:
-    """The rows of an epoch, numbered: source by source, position by position, in the order in which they are read.
+    """The rows of an epoch, numbered: by source, by segment, by position, in the order in which they are read.
 
     Parameters
     ----------
@@ -36,8 +36,9 @@ class EpochRows:
                 continue
             first = start.get(name) or retired.get(name) or source.initial()
             begin, until = plain(first)[0], plain(end[name])[0]
-            for segment in (segment_of(until), LETTERS):
-                low = int(begin.get(segment, source.initial().get(segment, 0)))
+            initial = source.initial()
+            for segment in (*segments_of(until), LETTERS):
+                low = low_in(segment, begin, initial) if segment != LETTERS else int(begin.get(LETTERS, 0))
                 for position in range(low, int(until.get(segment, 0))):
                     self._units.append((name, segment, position))
                     counts.append(sum(batch.num_rows for batch in source.rows_at(segment, position)))

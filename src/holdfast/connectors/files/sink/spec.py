@@ -34,7 +34,7 @@ from holdfast.connectors.kit.lease_text import dumped, loaded
 from holdfast.connectors.kit.rewinds import of_directory
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.building import building
+from holdfast.graph.building import building, names_of
 from holdfast.graph.trigger import pace
 from holdfast.ports import Guarantee, Lease, PublishedEpoch, Reset, SeenLease, SinkLedger, Withdrawal
 from holdfast.store import durable, sealed
@@ -48,7 +48,7 @@ def files(
     path: str | os.PathLike[str],
     *,
     format: Literal["parquet", "json"] = "parquet",
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     commit_every: str | int | None = None,
     compact: bool | str = False,
     control: None = None,
@@ -66,7 +66,7 @@ def files(
         tasks upload the files there, and the driver makes them visible.
     format : {"parquet", "json"}
         Parquet (zstd), or JSON lines.
-    partition_by : sequence of str
+    partition_by : str or sequence of str
         Columns that become hive-style directories, ``column=value/``, outermost first.
     commit_every : str or int, optional
         Commit less often than the other sinks: after a duration (``"30 s"``) or a number of epochs, in one transaction.
@@ -107,7 +107,7 @@ def files(
     """
     with building("sink", name):
         check_no_control("write.files", control)
-        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        columns = names_of(partition_by)
         place = os.fspath(path)
         spec = _kind(place)(place, format, columns, "zstd" if format == "parquet" else None, compact)
         own_pace = pace(commit_every, node="write.files")

@@ -297,7 +297,7 @@ def files(
     start: Literal["earliest", "latest"] = "earliest",
     follow_links: bool = False,
     compare: Literal["identity", "size"] = "identity",
-    partition_by: Sequence[str] = (),
+    partition_by: str | Sequence[str] = (),
     bounds: str | None = None,
     disorder: str | int | None = None,
 ) -> Stream:
@@ -342,7 +342,7 @@ def files(
     compare : str
         What is compared when a file is read: ``"identity"``, its size, and its time of change or version;
         ``"size"``, for files that were restored without their times.
-    partition_by : sequence of str
+    partition_by : str or sequence of str
         Columns of the schema whose values are in the names of directories, ``column=value/``, as ``write.files`` and
         Spark write them, and not in the files.  A directory as ``path`` is read as many levels deep.
     bounds : str, optional
@@ -367,7 +367,7 @@ def files(
                                 timestamp="time_hour", on_bad_row="reject", name="flights")
     """
     # Only declaring needs the graph and its parsers: executors load this module without them.
-    from holdfast.graph.building import building
+    from holdfast.graph.building import building, names_of
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 
@@ -392,7 +392,7 @@ def files(
                 why="the one takes only the files of the first start, and the other skips them.",
                 do="leave one of the two out.",
             )
-        in_names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        in_names = names_of(partition_by)
         _check_partition_by(columns, in_names)
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(

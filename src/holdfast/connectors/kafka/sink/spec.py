@@ -16,7 +16,7 @@ from holdfast.connectors.kafka.sink.form import FORMATS, MODES, Format, MessageF
 from holdfast.connectors.kafka.topics import NO_TOPICS, Selection, is_internal
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import nodes
-from holdfast.graph.building import building
+from holdfast.graph.building import building, names_of
 from holdfast.ports import Guarantee, Reset, Sink, SinkLedger
 from holdfast.types import units
 
@@ -36,7 +36,7 @@ def kafka(
     timestamp: str | None = None,
     partition: str | None = None,
     topic_by: str | None = None,
-    topics: Sequence[str] | None = None,
+    topics: str | Sequence[str] | None = None,
     pattern: str | None = None,
     format: Format = "json",
     registry: str | Mapping[str, str] | None = None,
@@ -77,7 +77,7 @@ def kafka(
     topic_by : str, optional
         Column that names the topic of each row, one of those that ``topics`` and ``pattern`` declare.  A row that
         names another one is a bad row, before its epoch is decided.
-    topics : sequence of str, optional
+    topics : str or sequence of str, optional
         With ``topic_by``: topics to which rows may go, which must be there.
     pattern : str, optional
         With ``topic_by``: rows may go to the topics whose whole name matches this regular expression and that are there
@@ -181,7 +181,7 @@ def _avro(
 
 
 def _several(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    return () if names is None else (names,) if isinstance(names, str) else tuple(names)
+    return () if names is None else names_of(names)
 
 
 @dataclass(frozen=True)
