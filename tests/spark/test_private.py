@@ -160,6 +160,28 @@ def test_functions_of_another_environment_have_workers_of_their_own(spark: Spark
     assert not workers[0] & workers[1]
 
 
+def test_runs_that_start_at_once_take_turns_with_the_environment(spark: SparkSession) -> None:
+    """Shards with state did not: "KeyError: 'HOLDFAST_POOL'"."""
+    frame, seen = rows(spark), {}
+    asks, has_entered = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        asks.set()
+        with private.workers_apart(frame, "TEST_POOL", "b"):
+            has_entered.set()
+            seen["b"] = spark.sparkContext.environment["TEST_POOL"]
+
+    other = threading.Thread(target=enter)
+    with private.workers_apart(frame, "TEST_POOL", "a"):
+        other.start()
+        assert asks.wait(60)
+        assert not has_entered.wait(0.2)
+        seen["a"] = spark.sparkContext.environment["TEST_POOL"]
+    other.join()
+    assert seen == {"a": "a", "b": "b"}
+    assert "TEST_POOL" not in spark.sparkContext.environment
+
+
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -240,6 +241,10 @@ def prefetching_reader() -> type[Any] | None:
     return found
 
 
+_environment_lock = threading.Lock()
+"""Runs that start at once in one process, as shards do, share the context and its environment."""
+
+
 @contextmanager
 def workers_apart(frame: DataFrame, variable: str, value: str) -> Iterator[None]:
     """Give functions that are used in the block workers of their own.
@@ -249,11 +254,12 @@ def workers_apart(frame: DataFrame, variable: str, value: str) -> Iterator[None]
     reads state again; nothing else.
     """
     environment = frame.sparkSession.sparkContext.environment
-    environment[variable] = value
-    try:
-        yield
-    finally:
-        del environment[variable]
+    with _environment_lock:
+        environment[variable] = value
+        try:
+            yield
+        finally:
+            del environment[variable]
 
 
 PRINTED_BY_PROCESSES = r"""
