@@ -94,30 +94,37 @@ class Retrier:
         self._on_retry = on_retry
         self._may_go_on = may_go_on
         self._random = random.Random(policy.seed)
-        self.waits_for = ""
-        """What failed and is tried again, in one line; empty when nothing is."""
+        self._waiting: dict[object, str] = {}
+
+    @property
+    def waits_for(self) -> str:
+        """What failed and is tried again, in one line; empty when nothing is.  Of several threads the first one's."""
+        return next(iter([*self._waiting.values()]), "")
 
     def call(self, call: Callable[[], T], doing: str) -> T:
         """Call until it does not raise ``Unavailable``; raise the last one after the last attempt."""
+        asked = object()
         try:
             return _repeat(
-                call, lambda attempt, error: isinstance(error, Unavailable) and self._wait(attempt, doing, error)
+                call,
+                lambda attempt, error: isinstance(error, Unavailable) and self._wait(asked, attempt, doing, error),
             )
         finally:
-            self.waits_for = ""
+            self._waiting.pop(asked, None)
 
     def wait_after(self, attempt: int, doing: str, error: HoldfastError) -> bool:
         """Wait after a failed attempt (the first is 1) of what :meth:`call` cannot repeat; False after the last one."""
+        asked = object()
         try:
-            return self._wait(attempt, doing, error)
+            return self._wait(asked, attempt, doing, error)
         finally:
-            self.waits_for = ""
+            self._waiting.pop(asked, None)
 
-    def _wait(self, attempt: int, doing: str, error: HoldfastError) -> bool:
+    def _wait(self, asked: object, attempt: int, doing: str, error: HoldfastError) -> bool:
         if attempt >= self.policy.attempts or not self._may_go_on():
             return False
         self._on_retry(doing, attempt, error)
-        self.waits_for = one_line(error)
+        self._waiting[asked] = one_line(error)
         self._clock.sleep_s(self.policy.wait_s(attempt, self._random))
         return True
 

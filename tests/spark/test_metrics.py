@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import holdfast as hf
+from holdfast.config import Settings
 from holdfast.pipeline import Pipeline
 from tests.spark.running import arrive, eventually, sqlite_rows
 
@@ -94,3 +97,25 @@ def test_shards_are_served_each_under_its_number(tmp_path: Path) -> None:
     rows = [found["holdfast_rows_total", shard, "out", "table"] for shard in ("0", "1")]
     assert sum(rows) == 8
     assert min(rows) > 0
+
+
+def test_a_run_that_hangs_in_an_epoch_is_behind_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    """Its sink's database is locked by somebody else: what is planned and not published counts."""
+    arrive(tmp_path / "in", "a.json", [{"id": 7, "k": "x"}])
+    settings = Settings(retry_attempts=100, retry_cap="1 s")
+    run = pipeline(tmp_path).start(checkpoint=tmp_path / "checkpoint", trigger=hf.every("50 ms"), settings=settings)
+    try:
+        eventually(lambda: run.status().rows_total == 1, what="the first row")
+        with closing(sqlite3.connect(tmp_path / "table.db", isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            arrive(tmp_path / "in", "b.json", [{"id": 8, "k": "x"}])
+            eventually(lambda: (run.status().sources[0].lag_s or 0) > 0.2, what="it is behind")
+            assert run.status().sources[0].lag == 1
+            eventually(lambda: "table" in run.status().waits_for, within_s=120, what="it says what does not answer")
+            other.execute("ROLLBACK")
+        eventually(lambda: run.status().rows_total == 2, within_s=120, what="the second row")
+        eventually(lambda: run.status().sources[0].lag_s == 0, what="it has caught up")
+        assert run.status().waits_for == ""
+    finally:
+        run.stop()
+        run.wait()

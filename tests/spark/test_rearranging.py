@@ -257,6 +257,22 @@ def test_a_plan_says_what_moves_and_changes_nothing(place: Movable, capsys: pyte
     assert "cannot take segments over" in refusal.what
 
 
+def test_a_number_that_would_move_a_stream_is_refused(place: Movable) -> None:
+    place.arrive(*DIRECTORIES)
+    rides = hf.read.files(str(place.directory / "in"), schema="id BIGINT", name="rides")
+    messages = rides | hf.select("id as at", "cast(id as string) as data", "'road' as camera")
+    stream = messages | hf.write.byte_stream(place.directory / "stream", timestamp="at", stream="camera", name="stream")
+    pipeline = hf.Pipeline("rides", stream)
+    pipeline.run(checkpoint=place.checkpoint, trigger=available_now())
+    rearranging = Rearranging(pipeline, place.checkpoint, Settings())
+    refusal = rearranging.plan(2).refusal
+    assert refusal is not None
+    assert "stream 'road' of shard 0 would go on in another shard" in refusal.what
+    with pytest.raises(InvalidPipeline, match="would go on in another shard"):
+        rearranging.change(2)
+    assert newest_layout(LocalStore(str(place.checkpoint))) is None
+
+
 def in_memory(place: Movable) -> Rearranging:
     rides = hf.read.files(str(place.directory / "in"), schema="id BIGINT", name="rides")
     return Rearranging(hf.Pipeline("rides", rides | hf.write.memory(name="out")), place.checkpoint, Settings())

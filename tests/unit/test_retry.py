@@ -50,6 +50,21 @@ def test_what_is_waited_for_is_said_until_the_call_succeeds():
     assert made.waits_for == ""
 
 
+def test_another_call_that_succeeds_meanwhile_does_not_hide_what_is_waited_for():
+    """Threads of a run share it: one publishes, one looks for requests each second."""
+    made, _ = retrier()
+    call, said = failing(2), []
+
+    def noted():
+        made.call(failing(0), "look for requests")
+        said.append(made.waits_for)
+        return call()
+
+    made.call(noted, "publish")
+    assert ["away" in each for each in said] == [False, True, True]
+    assert made.waits_for == ""
+
+
 def test_unavailable_is_tried_again_and_told():
     made, told = retrier()
     assert made.call(failing(3), "ask") == "there"

@@ -16,6 +16,8 @@ from holdfast.checkpoint.graph_record import GRAPH, state_fingerprint
 from holdfast.checkpoint.schemas import OUT_OF_REACH
 from holdfast.checkpoint.spark_log import MARKS
 from holdfast.config import Settings
+from holdfast.connectors.byte_stream.moving import check_moves
+from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
 from holdfast.connectors.reading.wrapped import WrappedSpec
 from holdfast.controller.directory import SparkDirectory, connect_shard
 from holdfast.controller.graph import ShardGraphs, dealt
@@ -171,12 +173,13 @@ class Rearranging:
         stands = {number: self._stand(number) for number in self._numbers()}
         noted = note_beginnings(layout.assignment, stands, _unit_of(graphs, layout))
         before = self._dealt(replace(layout, assignment=noted)).assignment
-        refusal = None
+        refusal, after = None, regroup(before, shard_count)
         try:
             self.check()
+            self._check_streams(before, after)
         except InvalidPipeline as error:
             refusal = error
-        found = moves(before, regroup(before, shard_count))
+        found = moves(before, after)
         return PlannedMoves(before.shard_count, shard_count, len(before.shards), found, self.is_unfinished, refusal)
 
     def settle(self) -> ShardLayout | None:
@@ -228,6 +231,7 @@ class Rearranging:
                 self._store,
                 lambda number: self._connect(number, closing),
                 lambda layout: _unit_of(graphs, layout),
+                self._check_streams,
             )
 
     def check(self) -> None:
@@ -283,6 +287,11 @@ class Rearranging:
                 do="start it with as many shards as before; or begin anew, with another checkpoint.",
                 pipeline=self.pipeline.name,
             )
+
+    def _check_streams(self, before: Assignment, after: Assignment) -> None:
+        for node in self.pipeline.sinks:
+            if isinstance(node.spec, ByteStreamSinkSpec):
+                check_moves(node.name, node.spec, self.pipeline.name, moves(before, after))
 
     def _stand(self, number: int) -> Stand:
         """Return where a shard stands, as far as Spark's directories tell."""

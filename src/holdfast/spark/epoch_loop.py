@@ -168,6 +168,8 @@ class EpochLoop:
         self.times = EpochTimes()
         self.last_epoch: EpochStatus | None = None
         self.last_positions: spark_log.Offsets = spark_log.NOWHERE
+        self.at_work: spark_log.Offsets | None = None
+        """Where the epoch ends that is evaluated or published now; None between epochs."""
         self.source_rows: dict[str, int] = {}
         self.source_rejects: dict[str, int] = {}
         self.source_reasons: dict[str, dict[str, int]] = {}
@@ -187,7 +189,7 @@ class EpochLoop:
             self.failure = translate(error, self._pipeline, f"epoch {epoch}")
             raise self.failure from error
         finally:
-            self.doing = ""
+            self.doing, self.at_work = "", None
             self.times.end()
 
     def _check_consecutive(self, batch_id: int, epoch: int) -> None:
@@ -233,6 +235,7 @@ class EpochLoop:
         started = time.perf_counter()
         self._coordinator.check_before_epoch()
         start, end = self._span(batch_id)
+        self.at_work = end
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
         is_replay = batch_id <= self._planned or len(claim.sinks) < len(self._sinks)
         self.doing = f"{'replaying' if is_replay else 'evaluating'} epoch {epoch}{self._place(batch_id)}"

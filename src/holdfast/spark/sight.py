@@ -18,7 +18,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from holdfast.capabilities import offers
 from holdfast.checkpoint.checkpointer import Checkpointer
-from holdfast.checkpoint.spark_log import MARKS
+from holdfast.checkpoint.spark_log import MARKS, NOWHERE, Offsets
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import Published
 from holdfast.commit.paced import SinkBacklog
@@ -181,7 +181,9 @@ class Sight:
     def _source(self, node: Node, *, is_idle: bool) -> SourceStatus:
         reached = self.loop.last_positions.positions.get(node.name, {})
         positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
-        newest = self.loop.last_positions.newest.get(node.name)
+        seen = self.loop.at_work or self.loop.last_positions  # an epoch that hangs has seen what is not published
+        is_first = self.loop.last_positions is NOWHERE  # then a segment may begin anywhere: how many rows is not known
+        newest = None if is_first else seen.newest.get(node.name)
         lag = lag_between(positions, newest)
         if lag is None and is_idle:
             lag = 0  # it was asked and had nothing: also before the first epoch reports its position
@@ -193,15 +195,16 @@ class Sight:
             rows=self.loop.source_rows.get(node.name, 0),
             rejects=self.loop.source_rejects.get(node.name, 0),
             reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
-            lag_s=self._lag_s(node.name, positions, newest),
+            lag_s=self._lag_s(node.name, positions, seen),
             bound_us=_bound_us(node, positions),
         )
 
-    def _lag_s(self, name: str, positions: SourcePositions, newest: SourcePositions | None) -> float | None:
+    def _lag_s(self, name: str, positions: SourcePositions, seen: Offsets) -> float | None:
+        newest = seen.newest.get(name)
         if newest is None or lag_between(positions, newest) is None:
             return None
         behind = self._behind.setdefault(name, BehindSince())
-        return behind.lag_s(positions, newest, self.loop.last_positions.batch_us, time.time_ns() // 1000)
+        return behind.lag_s(positions, newest, seen.batch_us, time.time_ns() // 1000)
 
     def _rate(self, rows: int) -> float:
         now = time.monotonic()
