@@ -185,6 +185,7 @@ class Bench:
     """A run of shards under load, and what is measured of it."""
 
     trouble: str
+    run: Any
     dsn: str
     checkpoint: Path
     arrivals: Arrivals
@@ -250,6 +251,9 @@ class Bench:
         deadline = time.monotonic() + 300
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             while not connection.execute("SELECT 1 FROM arrivals WHERE id = %s", (row,)).fetchall():
+                found = self.run.status().shards[shard]
+                if found.state == "failed":
+                    raise RuntimeError(f"shard {shard} stays down: {found.error}")
                 if time.monotonic() > deadline:
                     raise RuntimeError(f"row {row} of shard {shard} is not visible after 300 s")
                 time.sleep(0.05)
@@ -295,12 +299,14 @@ def side_isolation(trouble: str, dsn: str, scratch: str, seconds: float, rounds:
     pipeline = pipeline_of(trouble, str(directory), dsn)
     run = pipeline.start(checkpoint=checkpoint, trigger=hf.every(every), shards=SHARDS, settings=settings)
     arrivals = Arrivals(str(directory), segments_of(checkpoint), rows=25)
-    bench = Bench(trouble, dsn, checkpoint, arrivals, seconds)
+    bench = Bench(trouble, run, dsn, checkpoint, arrivals, seconds)
     windows = []
     with generating(arrivals, 0.1):
         time.sleep(4)
         for shard in range(SHARDS):
             bench.until_visible(arrivals.arrive(shard), shard)
+        if trouble == "replay":
+            run.checkpoint_now()
         windows.append(bench.quiet())
         for _ in range(rounds):
             windows += [bench.troubled(), bench.quiet()]

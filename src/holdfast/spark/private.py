@@ -241,8 +241,7 @@ def prefetching_reader() -> type[Any] | None:
     return found
 
 
-_environment_lock = threading.Lock()
-"""Runs that start at once in one process, as shards do, share the context and its environment."""
+_environment_lock = threading.Lock()  # runs that start at once in one process, as shards do, share the context
 
 
 @contextmanager

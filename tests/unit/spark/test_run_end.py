@@ -102,6 +102,8 @@ class Bench:
             failure=failure,
             last_epoch=None,
             last_positions=NOWHERE,
+            at_work=None,
+            audit_difference=0,
             source_rows={},
             source_rejects={},
             source_reasons={},
