@@ -22,7 +22,7 @@ from tests.spark.running import arrive, eventually, sqlite_rows
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
 
-KILLS = int(os.environ.get("HOLDFAST_JVM_KILLS", "1"))
+KILLS = int(os.environ.get("HOLDFAST_JVM_KILLS", "2"))
 """How often the driver is killed: 30 times in ``make nightly``."""
 FILES = 24
 WITHIN_S = 400
