@@ -125,7 +125,7 @@ def lag_rows(status: Status) -> Iterator[Sample]:
             lag = lag_between(here, {segment: source.newest[segment]})
             if lag is None:
                 continue
-            if number < SEGMENTS_MAX or len(segments) == SEGMENTS_MAX:
+            if number < SEGMENTS_MAX:
                 yield (source.name, segment), lag
             else:
                 others.append(lag)
