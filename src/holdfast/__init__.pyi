@@ -77,5 +77,6 @@ from holdfast.spark.run import Run as Run
 from holdfast.state.step import Change as Change
 from holdfast.state.step import StateTable as StateTable
 from holdfast.state.step import StepTime as StepTime
+from holdfast.steer.client import attach as attach
 
 __version__: str

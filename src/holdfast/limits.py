@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+ROW_SIZE = 80
+"""Bytes that a row counts at least: compressed columns say little about the memory and the time that rows take."""
+
 
 @dataclass(frozen=True)
 class ReadLimit:

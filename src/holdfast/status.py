@@ -57,6 +57,10 @@ class SourceStatus(_Picture):
     bound_us : int, optional
         The time below which it promises no more rows, microseconds of Unix time; None where it has promised nothing, or
         its timestamps are no TIMESTAMPs.
+    is_paused : bool
+        Whether it delivers nothing because the run was told so: ``holdfast pause``.
+    limit_rows_per_s : float, optional
+        How many rows a second it may deliver: ``holdfast limit``; None: there is no limit.
     """
 
     name: str
@@ -68,6 +72,8 @@ class SourceStatus(_Picture):
     reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     lag_s: float | None = None
     bound_us: int | None = None
+    is_paused: bool = False
+    limit_rows_per_s: float | None = None
 
 
 @dataclass(frozen=True)

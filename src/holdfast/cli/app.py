@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Annotated, Any
@@ -10,9 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import __version__
-from holdfast.cli import frame, words
-from holdfast.cli.changes import exit_code, new_column_lines
-from holdfast.cli.check import check_, check_targets
+from holdfast.cli import checkpoints, dead_letters, dev, frame, steering, video, words
+from holdfast.cli.check import beginning, check_, ending, plan_
 from holdfast.cli.child import told_to_supervisor
 from holdfast.cli.foreground import run_in_foreground
 from holdfast.cli.frame import (
@@ -33,7 +31,6 @@ from holdfast.cli.frame import (
     SparkCheckpoint,
     Target,
 )
-from holdfast.cli.groups import GROUPS
 from holdfast.cli.reconcile import reconcile
 from holdfast.cli.reset import reset, rewind_
 from holdfast.cli.resolving import resolve_
@@ -43,22 +40,18 @@ from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
 from holdfast.cli.trace import trace_
 from holdfast.config import Settings
-from holdfast.explain import derived_names
 from holdfast.graph.event_time import check_commit_every
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger, available_now
 from holdfast.observe.audit_report import audit_lines, audit_report, summed_audit
 from holdfast.observe.foreseen import foreseen
-from holdfast.observe.reading import configuration, examined
+from holdfast.observe.reading import configuration
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
 from holdfast.observe.shards import of_shard
-from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
-from holdfast.plan.warnings import waits_to_mind
-from holdfast.starts.refusals import check_change
 from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import checkpoint_directory, viewed_directory
-from holdfast.types.units import duration_us, time_us
+from holdfast.types.units import duration_us
 
 app = typer.Typer(
     name="holdfast",
@@ -70,15 +63,20 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for _name, _group in GROUPS.items():
-    app.add_typer(_group, name=_name)
+app.add_typer(checkpoints.app, name="checkpoint")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(dev.app, name="dev")
+app.add_typer(video.app, name="video")
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("resolve")(resolve_)
 app.command("rewind")(rewind_)
 app.command("trace")(trace_)
 app.command("check")(check_)
+app.command("plan")(plan_)
 app.command("promote")(promote)
+for _name, _command in steering.COMMANDS.items():
+    app.command(_name)(_command)
 
 
 def _say_version(wanted: bool) -> None:
@@ -162,7 +160,7 @@ def run(
         if commit_every is not None:
             grouping = int(commit_every) if commit_every.isdigit() else commit_every
             check_commit_every(grouping, argument="--commit-every")
-        beginning = {**_beginning(from_checkpoint, at, state), **_ending(until)}
+        begins = {**beginning(from_checkpoint, at, state), **ending(until)}
         directory = checkpoint_directory(checkpoint, scratch_base=spark_checkpoint)
         if lease is not None:
             settings = Settings(**{**settings.model_dump(), "lease": lease})
@@ -215,7 +213,7 @@ def run(
             "only_shard": only_shard,
             "metrics": metrics,
             "settings": settings,
-            **beginning,
+            **begins,
         }
         options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         waiting, invocation = Waiting() if is_spare() else None, Invocation()
@@ -294,66 +292,6 @@ def inspect(
         frame.answer(inspected_json(inspection), words.inspection_lines(inspection), as_json)
 
 
-@app.command("plan")
-def plan_(
-    target: Target,
-    checkpoint: Checkpoint,
-    force: Annotated[bool, typer.Option("--force", help="Say what run --force would do.")] = False,
-    drop_state: DropState = None,
-    rebuild_state: RebuildState = False,
-    from_checkpoint: FromCheckpoint = None,
-    at: BeginAt = None,
-    state: BeginState = None,
-    shards: Shards = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is kept, too.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Say what a start of this graph would change; it changes nothing.  Code 0: nothing, 10: something, 2: refused."""
-    with frame.settings(as_json) as settings:
-        from holdfast.starts.start_at import StartAt
-
-        given = _beginning(from_checkpoint, at, state)
-        pipeline = load_target(target)
-        begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
-        if shards is not None and frame.has_run(directory):
-            frame.plan_shards(pipeline, directory, settings, shards, as_json)
-            return
-        minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
-        inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
-        asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}
-        found = foreseen(pipeline, checkpoint, directory, settings, inspection, begins=begins, **asked)
-        targets, planned = examined(pipeline), found.plan
-        said = [*words.warning_lines(minded), *new_column_lines(targets)]
-        more = {"warnings": minded, "new_columns": targets.new_columns}
-        if planned is None:
-            answer = {"directory": None, "change": None, **more, **words.unasked_json(found)}
-            frame.answer(answer, [*words.first_lines(checkpoint, pipeline.name, found), *said], as_json)
-            check_targets(targets)
-            return
-        if as_json:
-            behind = inspected_json(found.inspection.behind)
-            indexes = inspected_json(found.inspection.time_indexes)
-            more |= {"behind": behind, "time_indexes": indexes}
-            frame.print_json({**words.foreseen_json(found), **more})
-        else:
-            if found.is_lost and inspection is None:
-                frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
-            else:
-                refused = bool(targets.misfits)
-                lines = words.plan_lines(pipeline.name, planned, shows_kept=verbose, is_refused=refused)
-                indexes = time_index_lines(found.inspection.time_indexes)
-                frame.print_lines([*lines, *indexes, *words.behind_lines(found.inspection)])
-            frame.print_lines(said)
-        if planned.change is not None:
-            is_forced = force or settings.force_graph_change
-            check_change(planned.change, pipeline.name, is_forced=is_forced, drop_state=drop_state or settings.dropped)
-        if planned.refusal is not None:
-            raise planned.refusal
-        check_targets(targets)
-        if code := exit_code(planned, targets):
-            raise typer.Exit(code)
-
-
 @app.command()
 def flush(
     target: Target,
@@ -402,32 +340,6 @@ def _session(settings: Settings) -> Any:
     from holdfast.spark.launch.session import session_of
 
     return session_of(settings, rows=RowsInJvm.NONE)
-
-
-def _beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str] | None) -> dict[str, Any]:
-    """Return how a pipeline is to begin, as arguments of a start; here, for errors to name what was typed."""
-    if at is not None and not at.isdigit():
-        time_us(at, argument="--at")
-    given = {"from_checkpoint": from_checkpoint, "at": at, "state": _initial_state(state or ()) or None}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _ending(until: str | None) -> dict[str, Any]:
-    if until is not None and not until.isdigit():
-        time_us(until, argument="--until")
-    return {} if until is None else {"until": until}
-
-
-def _initial_state(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for each in given:
-        name, equals, path = each.partition("=")
-        if not (name and equals and path):
-            raise typer.BadParameter(f"--state {each}: write NAME=PATH, an operator and a Parquet file.")
-        if name in found:
-            raise typer.BadParameter(f"--state names {name} twice.")
-        found[name] = path
-    return found
 
 
 def _kept(pipeline: Pipeline, settings: Settings) -> tuple[OperatorSchema, ...]:

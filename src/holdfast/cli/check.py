@@ -1,27 +1,44 @@
-"""``holdfast check``: everything that can be known of a pipeline without running it (design/0031)."""
+"""``holdfast check`` and ``plan``: what can be known of a pipeline, and of its next start, without running it."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import frame
-from holdfast.cli.frame import AsJson, Target
+from holdfast.cli import frame, words
+from holdfast.cli.changes import exit_code, new_column_lines
+from holdfast.cli.frame import (
+    AsJson,
+    BeginAt,
+    BeginState,
+    Checkpoint,
+    DropState,
+    FromCheckpoint,
+    RebuildState,
+    Shards,
+    Target,
+)
 from holdfast.cli.target import load_target
 from holdfast.cli.words import warning_lines
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.explain import derived_names
 from holdfast.expressions.statement import mistake_in
+from holdfast.observe.foreseen import foreseen
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.reading import Targets, examined
+from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
+from holdfast.starts.refusals import check_change
+from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import viewed_directory
+from holdfast.types.units import time_us
 
 FREE_LEAST = 1 << 30
 """Free bytes below which a checkpoint's disk is worth a word."""
@@ -46,6 +63,92 @@ def check_(
         frame.answer(answer, _lines(pipeline, errors, unchecked, minded), as_json)
         if errors:
             raise typer.Exit(2)
+
+
+def plan_(
+    target: Target,
+    checkpoint: Checkpoint,
+    force: Annotated[bool, typer.Option("--force", help="Say what run --force would do.")] = False,
+    drop_state: DropState = None,
+    rebuild_state: RebuildState = False,
+    from_checkpoint: FromCheckpoint = None,
+    at: BeginAt = None,
+    state: BeginState = None,
+    shards: Shards = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is kept, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a start of this graph would change; it changes nothing.  Code 0: nothing, 10: something, 2: refused."""
+    with frame.settings(as_json) as settings:
+        from holdfast.starts.start_at import StartAt
+
+        given = beginning(from_checkpoint, at, state)
+        pipeline = load_target(target)
+        begins, directory = StartAt.of(pipeline, **given), viewed_directory(checkpoint)
+        if shards is not None and frame.has_run(directory):
+            frame.plan_shards(pipeline, directory, settings, shards, as_json)
+            return
+        minded = [*derived_names(pipeline), *waits_to_mind(pipeline)]
+        inspection = frame.inspected(checkpoint, pipeline) if frame.has_run(directory) else None
+        asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}
+        found = foreseen(pipeline, checkpoint, directory, settings, inspection, begins=begins, **asked)
+        targets, planned = examined(pipeline), found.plan
+        said = [*words.warning_lines(minded), *new_column_lines(targets)]
+        more = {"warnings": minded, "new_columns": targets.new_columns}
+        if planned is None:
+            answer = {"directory": None, "change": None, **more, **words.unasked_json(found)}
+            frame.answer(answer, [*words.first_lines(checkpoint, pipeline.name, found), *said], as_json)
+            check_targets(targets)
+            return
+        if as_json:
+            behind = inspected_json(found.inspection.behind)
+            indexes = inspected_json(found.inspection.time_indexes)
+            more |= {"behind": behind, "time_indexes": indexes}
+            frame.print_json({**words.foreseen_json(found), **more})
+        else:
+            if found.is_lost and inspection is None:
+                frame.print_lines(words.lost_lines(checkpoint, pipeline.name, found, shows_refusal=False))
+            else:
+                refused = bool(targets.misfits)
+                lines = words.plan_lines(pipeline.name, planned, shows_kept=verbose, is_refused=refused)
+                indexes = time_index_lines(found.inspection.time_indexes)
+                frame.print_lines([*lines, *indexes, *words.behind_lines(found.inspection)])
+            frame.print_lines(said)
+        if planned.change is not None:
+            is_forced = force or settings.force_graph_change
+            check_change(planned.change, pipeline.name, is_forced=is_forced, drop_state=drop_state or settings.dropped)
+        if planned.refusal is not None:
+            raise planned.refusal
+        check_targets(targets)
+        if code := exit_code(planned, targets):
+            raise typer.Exit(code)
+
+
+def beginning(from_checkpoint: str | None, at: str | None, state: Sequence[str] | None) -> dict[str, Any]:
+    """Return how a pipeline is to begin, as arguments of a start; here, for errors to name what was typed."""
+    if at is not None and not at.isdigit():
+        time_us(at, argument="--at")
+    given = {"from_checkpoint": from_checkpoint, "at": at, "state": _initial_state(state or ()) or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def ending(until: str | None) -> dict[str, Any]:
+    """Return where a run is to end, as an argument of a start."""
+    if until is not None and not until.isdigit():
+        time_us(until, argument="--until")
+    return {} if until is None else {"until": until}
+
+
+def _initial_state(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for each in given:
+        name, equals, path = each.partition("=")
+        if not (name and equals and path):
+            raise typer.BadParameter(f"--state {each}: write NAME=PATH, an operator and a Parquet file.")
+        if name in found:
+            raise typer.BadParameter(f"--state names {name} twice.")
+        found[name] = path
+    return found
 
 
 def findings(pipeline: Pipeline, directory: Path | None) -> Iterator[HoldfastError]:

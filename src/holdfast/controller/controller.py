@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.controller.kept_shard import KeptShard, positions_of
+from holdfast.controller.kept_shard import KeptShard, ShardRun, positions_of
 from holdfast.controller.status import status_of_all
 from holdfast.display.cell import follow
 from holdfast.display.drawing import picture
@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.ends import Reaction
 from holdfast.status import ShardStatus, State, Status
+from holdfast.steer.controls import Controls
 
 log = logging.getLogger("holdfast.run")
 
@@ -68,6 +69,10 @@ class ShardedRun:
         self._threads = ThreadPoolExecutor(max(STARTS_MAX, len(shards)), thread_name_prefix="holdfast-shard")
         self._state: State = "starting"
         self._error: HoldfastError | None = None
+        self._controls: Controls | None = None
+        self._held_runs: dict[int, ShardRun] = {}
+        """Shard -> its run that goes by the controls."""
+        self._last_steps: list[Callable[[HoldfastError | None], object]] = []
         self._is_stopping = threading.Event()
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -191,6 +196,16 @@ class ShardedRun:
             )
         return max(run.checkpoint_now(name) for run in runs if run is not None)
 
+    def hold(self, controls: Controls) -> None:
+        """Hold the sources of all shards to what the run was told, each to its share; also those that start later."""
+        self._controls = controls.shared_by(len(self._shards))
+        self._held_runs.clear()
+        self._wake.set()
+
+    def call_at_end(self, step: Callable[[HoldfastError | None], object]) -> None:
+        """Have something called with why the run has failed, or None, before who waits for its end is told."""
+        self._last_steps.append(step)
+
     def status(self) -> Status:
         """Return the current status: of all shards, and of each in ``shards``."""
         return self.pictures()[0]
@@ -242,6 +257,9 @@ class ShardedRun:
         """See what has become of the shards, and whether that of one ends all of them."""
         for shard in shards:
             shard.look(self._threads, time.monotonic(), is_stopping=self._is_stopping.is_set())
+            if self._controls is not None and shard.run is not None and self._held_runs.get(shard.shard) != shard.run:
+                self._held_runs[shard.shard] = shard.run
+                shard.run.hold(self._controls)
         if not self._is_stopping.is_set():
             for shard in shards:
                 if shard.reaction in (Reaction.ALL_STOP, Reaction.ALL_END):
@@ -258,6 +276,8 @@ class ShardedRun:
         try:
             self._write_record()
             self._tear_down()
+            for step in self._last_steps:
+                step(self._error)
         finally:
             self._ended.set()
 

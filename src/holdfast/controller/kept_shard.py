@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.retry import RetryPolicy
 from holdfast.shards.ends import Reaction, reaction
 from holdfast.status import ShardState, ShardStatus, Status
+from holdfast.steer.controls import Controls
 
 log = logging.getLogger("holdfast.run")
 
@@ -41,6 +42,9 @@ class ShardRun(Protocol):
 
     def checkpoint_now(self, name: str | None = None) -> int:
         """Make a snapshot."""
+
+    def hold(self, controls: Controls) -> None:
+        """Hold its sources to what the run was told."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
+from holdfast.controller.steering import listen
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
@@ -58,11 +59,18 @@ def begin(asked: StartOptions) -> Run:
         What the start is asked for.
     """
     if not (address := asked.settings.metrics):
-        return _begin(asked)
+        return _steered_run(asked)
     from holdfast.metrics.exporter import show_metrics  # before anything runs: its library may be missing
 
-    run = _begin(asked)
+    run = _steered_run(asked)
     show_metrics(run, address)
+    return run
+
+
+def _steered_run(asked: StartOptions) -> Run:
+    run = _begin(asked)
+    if asked.only_shard is None:
+        listen(run, checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint))
     return run
 
 

@@ -147,6 +147,19 @@ def bound_seconds(status: Status) -> Iterator[Sample]:
             yield (source.name,), source.bound_us / 1e6
 
 
+def is_paused(status: Status) -> Iterator[Sample]:
+    """Yield whether each source is paused."""
+    for source in status.sources:
+        yield (source.name,), float(source.is_paused)
+
+
+def limit_rows_per_s(status: Status) -> Iterator[Sample]:
+    """Yield the rows a second that a source may deliver, where they are limited."""
+    for source in status.sources:
+        if source.limit_rows_per_s is not None:
+            yield (source.name,), source.limit_rows_per_s
+
+
 def rejected_rows(status: Status) -> Iterator[Sample]:
     """Yield malformed rows by reason."""
     for source in status.sources:

@@ -94,6 +94,20 @@ METRICS: tuple[Metric, ...] = (
         samples.bound_seconds,
     ),
     Metric(
+        "holdfast_source_paused",
+        "gauge",
+        ("source",),
+        "1 where a source delivers nothing because the run was told so: holdfast pause.",
+        samples.is_paused,
+    ),
+    Metric(
+        "holdfast_source_limit_rows_per_second",
+        "gauge",
+        ("source",),
+        "How many rows a second a source may deliver; only where that is limited: holdfast limit.",
+        samples.limit_rows_per_s,
+    ),
+    Metric(
         "holdfast_epoch_seconds",
         "histogram",
         ("stage",),

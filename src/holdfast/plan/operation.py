@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from holdfast.capabilities import optional
-from holdfast.limits import ReadLimit
+from holdfast.limits import ROW_SIZE, ReadLimit
 from holdfast.store.notes import beside, read_note, write_note
 
 Batches = list[pa.RecordBatch]
@@ -42,10 +42,6 @@ class Choosing(Protocol):
 
     def reads(self, wanted: frozenset[str]) -> frozenset[str]:
         """Return the columns of its inputs that it uses, where some of its own are wanted."""
-
-
-ROW_SIZE = 80
-"""Bytes that a row counts at least: compressed columns say little about the memory and the time that rows take."""
 
 
 def hold_file(stop_file: str) -> str:

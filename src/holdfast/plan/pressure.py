@@ -45,6 +45,7 @@ from holdfast.state import tables
 from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
 from holdfast.state.keys import coded
 from holdfast.state.step import UNBOUNDED, Step
+from holdfast.steer.holding import read_controls
 from holdfast.store.notes import write_note
 
 log = logging.getLogger("holdfast.run")
@@ -253,7 +254,7 @@ class BackPressure:
         reports = {bucket: replace(report, pressure=None) for bucket, report in reported.items()}
         self._pressure |= {bucket: said.pressure for bucket, said in reported.items() if said.pressure is not None}
         held, lagging = self._wanted()
-        if not self._held or set(lagging) & set(moved) or self._moved_us is None:
+        if not self._held or set(lagging) & set(moved) or self._moved_us is None or self._are_paused(lagging):
             self._moved_us = batch_us
         relaxed: set[str] = set()
         if self._held and held and not set(lagging) & set(moved) and batch_us - self._moved_us >= self._patience_us:
@@ -273,6 +274,13 @@ class BackPressure:
     def held(self) -> frozenset[str]:
         """The sources that are held now."""
         return self._held
+
+    def _are_paused(self, sources: Collection[str]) -> bool:
+        """Return whether a source that is waited for delivers nothing because it was told so: it has more to read."""
+        if not self._patience_us or not sources:
+            return False
+        controls = read_controls(self._path)
+        return any(controls.is_paused(source) for source in sources)
 
     def _full(self) -> dict[str, int]:
         """Return the operators with full keys, and the row count of the fullest."""

@@ -45,6 +45,7 @@ from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.steer.holding import SourceHolding
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
     from holdfast.plan.levels.packing import Packing
@@ -183,6 +184,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
         self._seek: list[SourcePositions] | None = None
+        self.holding = SourceHolding(reading.stop_file, reading.name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_source": None, "simple_reader": None}
@@ -238,16 +240,19 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         if self.reading.targets_file:
             return self._followed(start)
+        if not self.holding.lets_pass(is_bounded=self.bounded):
+            return self._end_while_paused(start)
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
             return self._held(start)
         known = self.source.newest() if self.reading.notes_silence else None
-        limit = read_limit(limit_file(self.reading.stop_file))
-        until = self.source.latest(start["positions"], bounded=self.bounded, limit=limit)
+        given = read_limit(limit_file(self.reading.stop_file))
+        until = self.holding.latest(self.source, start["positions"], given, is_bounded=self.bounded)
         if dict(until) == start["positions"]:
             if self.reading.passed_mark and has_passed(self.source, until):
                 Path(self.reading.passed_mark).touch()
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
+        self.holding.took(self.source, start["positions"], until)
         self._last_planned_s = time.monotonic()
         marks = {"has_ended": True} if self._reports_end(start, until) else {}
         more = {**({"sought": sought} if sought else {}), **marks}
@@ -394,14 +399,20 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         return self._ticked(start, packing.tick_us)
 
+    def _end_while_paused(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end where this source delivers nothing, as it was told; it is not idle: it may have more rows."""
+        if self.reading.notes_silence and not has_more(start):
+            return {**start, "behind_us": max(time.time_ns() // 1000, start.get("given_us", 0) + 1)}
+        return start
+
     def _held(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end of an epoch in which back-pressure lets this source deliver nothing.
 
         The epoch is planned all the same, at once where the run ends when no source delivers anything: the driver must
         decide whether waiting still makes sense.  A source that is held is not idle: it may have more rows.
         """
-        if self.reading.notes_silence and not has_more(start):
-            return {**start, "behind_us": max(time.time_ns() // 1000, start.get("given_us", 0) + 1)}
+        if (end := self._end_while_paused(start)) != start:
+            return end
         end = self._without_rows(start)
         return end if end != start else self._ticked(start, 0 if self.bounded else HELD_TICK_US)
 

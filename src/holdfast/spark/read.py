@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.directory_header import FILE_NAME
@@ -22,12 +23,15 @@ from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.until import passed_mark, up_to
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node
+from holdfast.plan.counts import Observed
 from holdfast.plan.levels.packing import Packing
-from holdfast.ports import REJECT_COLUMN, SourceSpec
+from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
+from holdfast.positions import Positions, SourcePositions
 from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
-from holdfast.spark import apply
+from holdfast.spark import apply, private
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading, read_schema
 
@@ -65,6 +69,30 @@ class SourceReader:
     def workspace(self, node: Node) -> str:
         """Return the directory that belongs to a source."""
         return workspace(sources_place(self.directory, self.pipeline), node.name)
+
+    def ends_now(self, sources: Sequence[Node]) -> Positions:
+        """Return where each source ends now, apart from what has nothing in it.
+
+        Two planners at once are allowed (design/0004), so what is found here is logged as the run would.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a source cannot tell.
+        """
+        found = {}
+        for node in sources:
+            if node.kind == "spark":
+                raise InvalidPipeline(
+                    f"source {node.name!r} cannot tell what is in it now.",
+                    why="Spark reads it: its positions mean something to Spark alone.",
+                    do="wait for rows that you know, in the sinks themselves; or stop the run.",
+                    participant=node.name,
+                )
+            source = self.spec(node).open(node.name, self.workspace(node))
+            initial = source.initial()
+            found[node.name] = {segment: at for segment, at in _end_of(source).items() if at != initial.get(segment)}
+        return found
 
     @property
     def _marks(self) -> str:
@@ -115,6 +143,15 @@ class SourceReader:
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
 
 
+def _end_of(source: Source) -> SourcePositions:
+    """Return where a source ends now, apart from what it has promised."""
+    source.freeze()
+    end = source.initial()
+    while (further := source.latest(end, bounded=True)) != end:
+        end = further
+    return {segment: at for segment, at in end.items() if not segment.startswith("@")}
+
+
 def is_watched(node: Node) -> bool:
     """Return whether Spark must count at a source: it declares a timestamp, or has rejects."""
     return timestamp_of(node) is not None or node.source_spec.rejects
@@ -157,6 +194,23 @@ def _microseconds(frame: DataFrame, column: str) -> Any:
 def observation(source: str) -> str:
     """Return the name under which Spark reports what it counted at a source."""
     return f"holdfast_{source}"
+
+
+def counts_of(query: StreamingQuery, sources: Sequence[Node]) -> dict[str, Observed]:
+    """Return Spark's counts at the watched sources for the epoch that was just evaluated."""
+    found = {}
+    for source in [node.name for node in sources if is_watched(node)]:
+        counted = private.observed_metrics(query, observation(source))
+        if counted is not None:
+            (rows, rejects, highest), reasons = counted
+            found[source] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
+    return found
+
+
+def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, int]:
+    """Return counts by reason, the rows of reasons that were left out among them."""
+    rest = rejects - sum(count for _, count in reasons)
+    return row_batches.limited([*reasons, *([(row_batches.OTHERS, rest)] if rest else [])])
 
 
 def timestamp_of(node: Node) -> str | None:

@@ -20,7 +20,6 @@ from holdfast.checkpoint.checkpointer import Checkpointer
 from holdfast.checkpoint.user_data import UserData
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.paced import RequestReader
-from holdfast.connectors.reading import row_batches
 from holdfast.display.cell import follow
 from holdfast.display.drawing import picture
 from holdfast.display.tables import counts, status_html
@@ -31,14 +30,16 @@ from holdfast.graph.trigger import Trigger
 from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
-from holdfast.spark import private
+from holdfast.positions import Positions
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
-from holdfast.spark.read import is_watched, observation
+from holdfast.spark.read import counts_of
+from holdfast.spark.reins import Reins
 from holdfast.spark.sight import Followers, Sight
 from holdfast.status import ComparedSink, State, Status
+from holdfast.steer.controls import Controls
 from holdfast.store import durable
 
 log = logging.getLogger("holdfast.run")
@@ -71,6 +72,7 @@ class Run:
         sweep_interval_s: float,
         compared: Sequence[ComparedSink] = (),
         pool: str = "",
+        newest: Callable[[], Positions] = dict,
     ) -> None:
         self.pipeline = pipeline
         self._followers = Followers(pipeline)
@@ -99,6 +101,7 @@ class Run:
             compared=tuple(compared),
             in_spark=in_spark,
         )
+        self.reins = Reins(coordinator, stop_directory, self._sight, self._followers, newest)
         self._state: State = "starting"
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
@@ -122,7 +125,7 @@ class Run:
             raise translate(error, self.pipeline.name, "the start") from error
         self._reports.time_use = lambda: self._sight.time_use(self._query)
         self._state = "running"
-        self._coordinator.follow(self._followers.tell)
+        self._coordinator.follow(self.reins.note_held)
         if self._checkpointer is not None:
             self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
@@ -237,6 +240,10 @@ class Run:
         """Return the current status alone; a run in shards has one more for each of them."""
         return [self.status()]
 
+    def hold(self, controls: Controls) -> None:
+        """Hold the sources to what the run was told, from the next epoch on that is planned."""
+        self.reins.hold(controls)
+
     def progress(self, timeout_s: float | None = None, *, interval_s: float = 1.0) -> bool:
         """Show the run in this cell of a notebook until it has ended; elsewhere, as lines on stdout.
 
@@ -277,16 +284,7 @@ class Run:
 
     def observed(self) -> dict[str, Observed]:
         """Return Spark's counts at the watched sources for the epoch that was just evaluated."""
-        watched = [node.name for node in self.pipeline.sources if is_watched(node)]
-        if not watched:
-            return {}
-        found = {}
-        for source in watched:
-            counted = private.observed_metrics(self._query, observation(source))
-            if counted is not None:
-                (rows, rejects, highest), reasons = counted
-                found[source] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
-        return found
+        return counts_of(self._query, self.pipeline.sources)
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -428,6 +426,7 @@ class Run:
             self._tried("call the hooks of its end", self._call_hooks)
             self._tried("call on_teardown", self._lifecycle.tear_down)
             self._tried("give Spark's log back", self._restore_logs)
+            self._tried("note its end", lambda: self.reins.end(self._error))
         finally:
             self._ended.set()
 
@@ -471,9 +470,3 @@ class Run:
     def _is_idle(self) -> bool:
         status: dict[str, Any] = self._query.status
         return not status["isTriggerActive"]
-
-
-def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, int]:
-    """Return counts by reason, the rows of reasons that were left out among them."""
-    rest = rejects - sum(count for _, count in reasons)
-    return row_batches.limited([*reasons, *([(row_batches.OTHERS, rest)] if rest else [])])

@@ -37,6 +37,7 @@ from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.spark_times import SparkTimes
 from holdfast.status import ComparedSink, FilterStatus, SinkStatus, SourceStatus, State, Status
+from holdfast.steer.controls import Controls
 from holdfast.time_use import EpochStatus, TimeUse
 
 RATE_S = 10
@@ -69,6 +70,8 @@ class Sight:
         The nodes that Spark's plan evaluates.
     interval_us : int, optional
         Of the trigger, microseconds; None: the run ends when it has everything.
+    controls : Controls
+        What the run was told.
     """
 
     pipeline: Graph
@@ -81,6 +84,7 @@ class Sight:
     compared: tuple[ComparedSink, ...] = ()
     in_spark: Collection[str] = ()
     interval_us: int | None = 0
+    controls: Controls = field(default_factory=Controls)
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
     _behind: dict[str, BehindSince] = field(default_factory=dict)
@@ -150,6 +154,8 @@ class Sight:
             return "publishing what is decided"
         if not is_idle:
             return "looking for new rows"
+        if all(self.controls.is_paused(node.name) for node in self.pipeline.sources):
+            return "paused"
         are_files = all(node.kind == "files" for node in self.pipeline.sources)
         return "waiting for files" if are_files else "waiting for new rows"
 
@@ -197,6 +203,8 @@ class Sight:
             reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
             lag_s=self._lag_s(node.name, positions, seen),
             bound_us=_bound_us(node, positions),
+            is_paused=self.controls.is_paused(node.name),
+            limit_rows_per_s=self.controls.limits.get(node.name),
         )
 
     def _lag_s(self, name: str, positions: SourcePositions, seen: Offsets) -> float | None:

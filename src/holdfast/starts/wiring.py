@@ -47,6 +47,7 @@ from holdfast.spark.run import Run
 from holdfast.starts.context import StartContext, StartOptions
 from holdfast.starts.directory import give_up
 from holdfast.status import ComparedSink
+from holdfast.steer.entries import controls_for
 from holdfast.types.units import duration_us
 
 
@@ -157,6 +158,8 @@ class Wiring:
         if self.own.asked.only_replays:
             Path(self.own.context.stop_file).touch()  # no stop comes between two epochs that are replayed
         remove_unfinished(self.own.context.spark)
+        if not (self.own.asked.follows or self.own.asked.only_replays):  # those are no runs that anybody steers
+            run.reins.hold(controls_for(self.own.context.directory, self.own.asked.pipeline.name))
         run.begin(loop, self.own.physical.compiled.frame, self.own.asked.trigger, str(self.own.context.spark))
         return run
 
@@ -245,6 +248,7 @@ class Wiring:
             sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
             pool=self.own.asked.pool,
+            newest=partial(self.own.physical.reader.ends_now, self.own.asked.pipeline.sources),
         )
 
     def _has_passed(self) -> bool:

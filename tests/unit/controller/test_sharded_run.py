@@ -28,6 +28,7 @@ from holdfast.retry import RetryPolicy
 from holdfast.shards.ends import Reaction, reaction
 from holdfast.shards.progress import PROGRESS, read_progress, write_progress
 from holdfast.status import ShardStatus, SinkStatus, SourceStatus, Status
+from holdfast.steer.controls import Controls
 from holdfast.testing.store import SimulatedStore
 from tests.spark.running import eventually
 
@@ -41,6 +42,7 @@ class ScriptedRun:
         self.shard = shard
         self.epoch = epoch
         self.error: HoldfastError | None = None
+        self.controls: list[Controls] = []
         self.ended = threading.Event()
 
     @property
@@ -71,6 +73,9 @@ class ScriptedRun:
 
     def checkpoint_now(self, name: str | None = None) -> int:
         return self.epoch
+
+    def hold(self, controls: Controls) -> None:
+        self.controls.append(controls)
 
 
 @dataclass

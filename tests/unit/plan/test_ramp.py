@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.connectors.files.source.log import Block
-from holdfast.limits import EpochRoom, ReadLimit
-from holdfast.plan.operation import ROW_SIZE, read_limit
+from holdfast.limits import ROW_SIZE, EpochRoom, ReadLimit
+from holdfast.plan.operation import read_limit
 from holdfast.plan.pressure import Ramp
 
 FIRST = 16_000_000

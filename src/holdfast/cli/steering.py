@@ -1,0 +1,160 @@
+"""``holdfast status``, ``pause``, ``resume``, ``limit``, ``drain``, ``wait`` and ``log``: what a live run is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import frame
+from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.steer.client import Attached, attach
+
+Sources = Annotated[list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Names of sources. Default: all.")]
+
+
+def status(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Show what the run that is alive does."""
+    with frame.settings(as_json):
+        found = _run_of(checkpoint).status()
+        frame.answer(found, _status_lines(found), as_json)
+
+
+def pause(checkpoint: Checkpoint, sources: Sources = None, as_json: AsJson = False) -> None:
+    """Let sources deliver nothing more, in this run and later ones, until they are resumed."""
+    with frame.settings(as_json):
+        _say(_run_of(checkpoint).pause(*(sources or ())), as_json)
+
+
+def resume(checkpoint: Checkpoint, sources: Sources = None, as_json: AsJson = False) -> None:
+    """Let sources that were paused go on."""
+    with frame.settings(as_json):
+        _say(_run_of(checkpoint).resume(*(sources or ())), as_json)
+
+
+def limit(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Its name.")],
+    rate: Annotated[str, typer.Argument(metavar="ROWS_PER_S", help="Rows a second at most; none: no limit.")],
+    checkpoint: Checkpoint,
+    as_json: AsJson = False,
+) -> None:
+    """Limit how many rows a second a source delivers, in this run and later ones."""
+    with frame.settings(as_json):
+        _say(_run_of(checkpoint).limit(source, _rate(rate)), as_json)
+
+
+def drain(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
+    """Read what is in the sources now and nothing more, wait until every sink holds it, and let the run end."""
+    with frame.settings(as_json):
+        found = _run_of(checkpoint).drain(_tell_left(as_json))
+        frame.answer(found, ["every sink holds what was in the sources, and the run has ended"], as_json)
+
+
+def wait(
+    checkpoint: Checkpoint,
+    until_held: Annotated[
+        bool, typer.Option("--until-held", help="Until every sink holds what is in the sources now. The default.")
+    ] = True,
+    token: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The token of an earlier call: until every sink holds that.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until everything that is in the sources now is in every sink."""
+    del until_held  # for who reads the command
+    with frame.settings(as_json):
+        found = _run_of(checkpoint).wait_until_held(_token(token), _tell_left(as_json))
+        frame.answer(found, ["every sink holds it"], as_json)
+
+
+def log(
+    level: Annotated[str, typer.Argument(metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR.")],
+    checkpoint: Checkpoint,
+    as_json: AsJson = False,
+) -> None:
+    """Let the run that is alive log from a level on, until it ends."""
+    with frame.settings(as_json):
+        found = _run_of(checkpoint).log(level)
+        frame.answer(found, [f"it logged from {found['before']} on before"], as_json)
+
+
+COMMANDS = {each.__name__: each for each in (status, pause, resume, limit, drain, wait, log)}
+
+
+def _run_of(checkpoint: str) -> Attached:
+    frame.existing_directory(checkpoint)
+    return attach(checkpoint)
+
+
+def _say(controls: Mapping[str, Any], as_json: bool) -> None:
+    frame.answer(controls, _control_lines(controls), as_json)
+
+
+def _control_lines(controls: Mapping[str, Any]) -> Iterator[str]:
+    """Say what is in force.
+
+    Examples
+    --------
+    >>> list(_control_lines({"paused": ["rides"], "limits": {"trips": 100.0}, "ends": None}))
+    ['paused: rides', 'limited: trips to 100 rows/s']
+    >>> list(_control_lines({"paused": ["*"], "limits": {}, "ends": {"trips": {"log": 3}}}))
+    ['paused: all sources', 'it is being drained']
+    """
+    paused = controls["paused"]
+    yield "paused: " + ("all sources" if "*" in paused else ", ".join(paused) or "none")
+    for source, rate in controls["limits"].items():
+        yield f"limited: {source} to {rate:g} rows/s"
+    if controls["ends"] is not None:
+        yield "it is being drained"
+
+
+def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
+    yield f"pipeline {found['pipeline']}  {found['state']}  {found['doing']}".rstrip()
+    yield f"generation {found['generation']}  epoch {found['epoch']}  {found['rows_total']:,} rows"
+    for source in found["sources"]:
+        lag = "unknown" if source["lag"] is None else f"{source['lag']:,}"
+        rate = source["limit_rows_per_s"]
+        said = ["  paused" if source["is_paused"] else "", "" if rate is None else f"  limited to {rate:g} rows/s"]
+        yield f"source {source['name']}: {source['rows']:,} rows, lag {lag}{''.join(said)}"
+    for sink in found["sinks"]:
+        yield f"sink {sink['name']}: {sink['rows']:,} rows, epoch {sink['epoch']}"
+    for shard in found["shards"]:
+        yield f"shard {shard['shard']}: {shard['state']}, epoch {shard['epoch']}, restarts {shard['restarts']}"
+    if found["waits_for"]:
+        yield f"tried again soon: {found['waits_for']}"
+
+
+def _tell_left(as_json: bool) -> Any:
+    def tell(said: Mapping[str, Any]) -> None:
+        if as_json:
+            frame.print_json(said)
+        elif "left" in said:
+            frame.print_lines([f"{said['left']:,} positions to go"])
+
+    return tell
+
+
+def _rate(text: str) -> float | None:
+    """Return a rate; None: no limit.
+
+    Examples
+    --------
+    >>> _rate("100"), _rate("1e6/s"), _rate("none")
+    (100.0, 1000000.0, None)
+    """
+    if text == "none":
+        return None
+    try:
+        return float(text.removesuffix("/s"))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number of rows a second: write 500, or none.") from None
+
+
+def _token(text: str | None) -> Any:
+    try:
+        found = None if text is None else json.loads(text)
+    except ValueError:
+        raise typer.BadParameter("--token is not JSON: give what an earlier call has printed as token.") from None
+    return found

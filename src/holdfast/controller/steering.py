@@ -1,0 +1,365 @@
+"""What a live run does of what it is told: pause, resume, limit, drain, wait, flush, checkpoint, log (design/0049, 5).
+
+Invariants: what is to outlive the process is an entry in the checkpoint before it takes effect; a command that comes
+again under its id is carried out once.  Who puts an entry looks for a newer run before and behind it: where one has
+taken over in between, it may have read the entry or not, and the caller is told so.
+
+| crash | then |
+|---|---|
+| before the entry | nothing was told |
+| after it | the next start holds its sources before it plans |
+| of a drain, before everything is held | the next run reads to the same positions, and ends |
+| before its end is noted | the next run finds everything held, and ends |
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.clock import SystemClock
+from holdfast.controller.controller import ShardedRun
+from holdfast.controller.flushing import flush_sinks
+from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.ports import Store
+from holdfast.positions import Position, Positions, covers_all, lag_between
+from holdfast.shards.naming import shard_checkpoint, shard_of
+from holdfast.spark.launch import stop_directory
+from holdfast.steer.controls import Controls
+from holdfast.steer.entries import ControlEntry, ControlLog
+from holdfast.steer.place import write_place
+from holdfast.steer.protocol import Command, Progress, SteerRequest, wrong_request
+from holdfast.steer.server import SteerServer
+from holdfast.store.paths import open_store
+
+if TYPE_CHECKING:
+    from holdfast.spark.run import Run
+
+log = logging.getLogger("holdfast.run")
+
+_LOOK_S = 0.05
+"""How often it is looked whether sinks hold what is waited for."""
+_TELL_S = 1.0
+"""How often a caller is told how far that is."""
+_SHORT = 60
+"""Characters of a directory in which a socket has a path that systems take."""
+
+Token = Mapping[str, Positions]
+"""Shard, by its name -> where its sources ended."""
+
+
+@dataclass
+class Steering:
+    """Carries out what a live run is told.
+
+    Parameters
+    ----------
+    run : Run or ShardedRun
+        The run.
+    directory : Path
+        The checkpoint of the pipeline.
+    """
+
+    run: Run | ShardedRun
+    directory: Path
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _made: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def commands(self) -> Mapping[str, Command]:
+        """What can be told."""
+        return {
+            "status": lambda request, tell: self.run.status().as_json(),
+            "pause": lambda request, tell: self._pause(request),
+            "resume": lambda request, tell: self._resume(request),
+            "limit": lambda request, tell: self._limit(request),
+            "drain": self._drain,
+            "wait": self._wait,
+            "flush": lambda request, tell: self._flush(request),
+            "checkpoint": lambda request, tell: self._checkpoint(request),
+            "log": lambda request, tell: self._log(request),
+        }
+
+    def go_on(self) -> None:
+        """Go on with a drain that an earlier run was told."""
+        entry = self._entries.newest()
+        if entry is not None and entry.controls.ends is not None:
+            log.info("pipeline %r is being drained: it ends when its sinks hold what they are to", self._name)
+            ends = entry.controls.ends
+            threading.Thread(target=self._drain_on, args=(ends,), name="holdfast-drain", daemon=True).start()
+
+    def _drain_on(self, ends: Positions) -> None:
+        try:
+            self._until_held(lambda: self._within(ends), lambda said: None)
+            self._end()
+        except HoldfastError as error:
+            log.info("pipeline %r is not drained by this run: %s", self._name, error.what)
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def _pause(self, request: SteerRequest) -> dict[str, Any]:
+        sources = self._check_known(request.texts("sources"))
+        return self._carry_out(request, lambda controls: controls.pause(sources))
+
+    def _resume(self, request: SteerRequest) -> dict[str, Any]:
+        sources = self._check_known(request.texts("sources"))
+        return self._carry_out(request, lambda controls: controls.resume(sources))
+
+    def _limit(self, request: SteerRequest) -> dict[str, Any]:
+        source, rate = request.text("source"), request.arguments.get("rows_per_s")
+        self._check_known([source])
+        is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate) and rate > 0
+        if rate is not None and not is_rate:
+            raise InvalidPipeline(
+                f"source {source!r} is to deliver {rate!r} rows a second.",
+                why="a rate is a number above 0.",
+                do="give one, or none for no limit; to let a source deliver nothing, pause it.",
+                participant=source,
+            )
+        return self._carry_out(request, lambda controls: controls.limit(source, None if rate is None else float(rate)))
+
+    def _drain(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:
+        with self._turn:
+            newest = self._entries.newest()
+            ends = None if newest is None else newest.controls.ends
+            if ends is None:
+                paused = [] if newest is None else newest.controls.paused
+                if paused:
+                    raise InvalidPipeline(
+                        f"pipeline {self._name!r} cannot be drained: {', '.join(paused)} is paused.",
+                        why="what is in a paused source would never reach a sink.",
+                        do="resume it first; or stop the run.",
+                    )
+                token = self._token()
+                ends = _as_one(token)
+                found = ends
+                self._put(request, lambda controls: controls.end_at(found))
+            else:
+                token = self._within(ends)
+        tell({"token": token})
+        self._until_held(lambda: token, tell)
+        self._end()
+        return {"token": token}
+
+    def _wait(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:
+        token = self._token_of(request.arguments["token"]) if request.arguments.get("token") else self._token()
+        tell({"token": token})
+        self._until_held(lambda: token, tell)
+        return {"token": token}
+
+    def _flush(self, request: SteerRequest) -> dict[str, Any]:
+        sinks, asked = request.texts("sinks"), []
+        for name in self._runs():
+            store = open_store(shard_checkpoint(str(self.directory), shard_of(name)[1]))
+            asked += flush_sinks(self.run.pipeline.with_sources(name, {}), sinks, None, store)
+        return {"flushed": sorted(set(asked))}
+
+    def _checkpoint(self, request: SteerRequest) -> dict[str, Any]:
+        with self._turn:
+            if request.id not in self._made:
+                self._made[request.id] = self.run.checkpoint_now(request.text("name") or None)
+            return {"epoch": self._made[request.id]}
+
+    def _log(self, request: SteerRequest) -> dict[str, Any]:
+        level = request.text("level").upper()
+        levels = logging.getLevelNamesMapping()
+        if level not in levels:
+            raise wrong_request(f"{level!r} is no level: {', '.join(levels)}")
+        root = logging.getLogger()
+        before = logging.getLevelName(root.level)
+        root.setLevel(level)
+        for handler in root.handlers:
+            handler.setLevel(level)
+        return {"before": before}
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self.run.pipeline.name
+
+    @property
+    def _entries(self) -> ControlLog:
+        return ControlLog(cast("Store", open_store(str(self.directory))))
+
+    def _runs(self) -> dict[str, Run | None]:
+        """Return the runs of all shards, or the one that there is, by their names; None for one that does not run."""
+        if not isinstance(self.run, ShardedRun):
+            return {self._name: self.run}
+        return {shard.name: cast("Run | None", shard.run) for shard in self.run.shards}
+
+    def _check_known(self, sources: Collection[str]) -> Collection[str]:
+        there = [node.name for node in self.run.pipeline.sources]
+        if unknown := sorted(set(sources).difference(there)):
+            raise InvalidPipeline(
+                f"pipeline {self._name!r} has no source {unknown[0]!r}.",
+                why=f"its sources are {', '.join(there)}.",
+                do="name some of these; or none, for all of them.",
+            )
+        return sources
+
+    def _carry_out(self, request: SteerRequest, change: Callable[[Controls], Controls]) -> dict[str, Any]:
+        with self._turn:
+            return self._put(request, change).as_json()
+
+    def _put(self, request: SteerRequest, change: Callable[[Controls], Controls]) -> Controls:
+        """Put an entry unless that is done, and let it take effect.  One durable write."""
+        entries = self._entries
+        if entries.find(request.id) is None:
+            self._check_fenced()
+            generation, at_us = self.run.status().generation, SystemClock().now_us()
+            arguments = dict(request.arguments)
+            entries.put(ControlEntry(request.id, request.command, arguments, generation, at_us, Controls()), change)
+            try:
+                self._check_fenced()
+            except Fenced as error:
+                raise InDoubt(
+                    f"it is not known whether {request.command} holds for the run that has taken over.",
+                    why=error.what,
+                    do="look at what is in force: holdfast status; and tell it again, if need be.",
+                ) from error
+        newest = entries.newest()
+        controls = Controls() if newest is None else newest.controls
+        self.run.hold(controls)
+        return controls
+
+    def _check_fenced(self) -> None:
+        for run in self._runs().values():
+            if run is not None:
+                run.reins.check_fenced()
+
+    def _token(self) -> dict[str, Positions]:
+        """Return where all sources end now."""
+        found = {}
+        for name, run in self._runs().items():
+            if run is None:
+                raise Unavailable(
+                    f"shard {name!r} does not run.",
+                    why="only a run that is alive can say what is in its sources now.",
+                    do="wait until it is started again: holdfast status; then ask again.",
+                )
+            found[name] = run.reins.newest()
+        return found
+
+    def _within(self, ends: Positions) -> dict[str, Positions]:
+        """Return where all sources end now, as far as that is not behind given ends."""
+        return {
+            name: {source: _cut(of, ends.get(source, {})) for source, of in positions.items()}
+            for name, positions in self._token().items()
+        }
+
+    def _token_of(self, token: object) -> Token:
+        runs = self._runs()
+        if not isinstance(token, Mapping) or not all(isinstance(of, Mapping) for of in token.values()):
+            raise wrong_request("token is not what an earlier call has told")
+        if unknown := sorted(set(token).difference(runs)):
+            raise wrong_request(f"token names {unknown[0]!r}, which is no shard of this run")
+        return token
+
+    def _until_held(self, wanted: Callable[[], Token], tell: Progress) -> None:
+        """Wait until all sinks hold everything before some positions.
+
+        Raises
+        ------
+        Unavailable
+            If the run ends before.
+        """
+        token, told_s = wanted(), time.monotonic()
+        while True:
+            is_active = self.run.is_active  # before it is looked: what it has published last counts
+            runs = self._runs()
+            left = {name: of for name, of in token.items() if not covers_all(_held_by(runs.get(name)), of)}
+            if not left:
+                return
+            if not is_active:
+                raise Unavailable(
+                    f"the run of pipeline {self._name!r} has ended before its sinks held what is waited for.",
+                    why="it was stopped, or has failed.",
+                    do="start it again, and wait again with the same token: holdfast wait --token.",
+                )
+            if time.monotonic() - told_s >= _TELL_S:
+                told_s = time.monotonic()
+                with suppress(HoldfastError):
+                    self._flush(SteerRequest("", "flush"))
+                tell({"left": sum(_count_left(_held_by(runs.get(name)), of) for name, of in left.items())})
+            time.sleep(_LOOK_S)
+
+    def _end(self) -> None:
+        """Let the run end, and note that it was drained, before who waits for its end is told."""
+        _call_at_end(self.run, self._note_drained)
+        self.run.stop()
+
+    def _note_drained(self, error: HoldfastError | None) -> None:
+        if error is not None:
+            return
+        generation, now_us = self.run.status().generation, SystemClock().now_us()
+        drained = ControlEntry(uuid.uuid4().hex, "drained", {}, generation, now_us, Controls())
+        self._entries.put(drained, lambda controls: controls.end_at(None))
+
+
+def _held_by(run: Run | None) -> Positions:
+    return {} if run is None else run.reins.held
+
+
+def _count_left(held: Positions, wanted: Positions) -> int:
+    return sum(lag_between(held.get(source, {}), of) or 0 for source, of in wanted.items())
+
+
+def _cut(positions: Mapping[str, Position], ends: Mapping[str, Position]) -> dict[str, Position]:
+    return {
+        segment: min(at, ends[segment]) if isinstance(at, int) and isinstance(ends[segment], int) else ends[segment]
+        for segment, at in positions.items()
+        if segment in ends
+    }
+
+
+def _as_one(token: Token) -> dict[str, dict[str, Position]]:
+    found: dict[str, dict[str, Position]] = {}
+    for positions in token.values():
+        for source, of in positions.items():
+            found.setdefault(source, {}).update(of)
+    return found
+
+
+def listen(run: Run | ShardedRun, directory: Path) -> None:
+    """Let a run that has begun be told what to do, until it ends; if that cannot be, log why.
+
+    Parameters
+    ----------
+    run : Run or ShardedRun
+        The run.
+    directory : Path
+        The checkpoint of the pipeline, or its scratch.
+    """
+    steering = Steering(run, directory)
+    try:
+        place = stop_directory.create(None if len(tempfile.gettempdir()) <= _SHORT else "/tmp")
+        server = SteerServer(str(place / "steer.sock"), steering.commands)
+        write_place(directory, server.path, run.status().generation)
+        _call_at_end(run, lambda error: server.hide())
+        steering.go_on()
+    except Exception as error:  # whatever it is: the run goes on
+        log.warning("the run cannot be told anything, and goes on: %s", error)
+        return
+    threading.Thread(target=_until_end, args=(run, server, place), name="holdfast-steer", daemon=True).start()
+
+
+def _call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
+    (run if isinstance(run, ShardedRun) else run.reins).call_at_end(step)
+
+
+def _until_end(run: Run | ShardedRun, server: SteerServer, place: Path) -> None:
+    with suppress(HoldfastError):
+        run.wait()
+    server.close()
+    shutil.rmtree(place, ignore_errors=True)

@@ -1,0 +1,71 @@
+"""By what a live run is held, and asked, from outside: its sources, and how far its sinks are (design/0049, 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.commit.coordinator import Coordinator
+from holdfast.errors import HoldfastError
+from holdfast.ports import Held
+from holdfast.positions import Positions, held_by_every
+from holdfast.spark.sight import Followers, Sight
+from holdfast.steer.controls import Controls
+from holdfast.steer.holding import write_controls
+
+
+class Reins:
+    """Those of one run.  Any thread may call.
+
+    Parameters
+    ----------
+    coordinator : Coordinator
+        Of the run.
+    stop_directory : Path
+        By which its planning processes are told.
+    sight : Sight
+        Shows what is in force.
+    followers : Followers
+        Are told what the sinks hold, too.
+    newest : callable
+        Returns where each source ends now, apart from what has nothing in it; raises ``InvalidPipeline`` where one
+        cannot tell.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        stop_directory: Path,
+        sight: Sight,
+        followers: Followers,
+        newest: Callable[[], Positions],
+    ) -> None:
+        self.check_fenced = coordinator.check_fenced
+        self.newest = newest
+        self.held: Positions = {}
+        """The positions before which every sink has everything."""
+        self._stop_file = str(stop_directory / "stop")
+        self._sight = sight
+        self._followers = followers
+        self._last_steps: list[Callable[[HoldfastError | None], object]] = []
+
+    def hold(self, controls: Controls) -> None:
+        """Hold the sources to what the run was told, from the next epoch on that is planned."""
+        self._sight.controls = controls
+        with suppress(FileNotFoundError):  # the run has ended, and its directory is gone
+            write_controls(self._stop_file, controls)
+
+    def note_held(self, held: Mapping[str, Held]) -> None:
+        """Take in what each sink holds."""
+        self.held = held_by_every(each.positions for each in held.values()) if held else {}
+        self._followers.tell(held)
+
+    def call_at_end(self, step: Callable[[HoldfastError | None], object]) -> None:
+        """Have something called with why the run has failed, or None, before who waits for its end is told."""
+        self._last_steps.append(step)
+
+    def end(self, error: HoldfastError | None) -> None:
+        """Call what is to be called at the end."""
+        for step in self._last_steps:
+            step(error)

@@ -1,0 +1,100 @@
+"""Where a live run can be told something: a note in its checkpoint, which names a socket of this user alone.
+
+The socket is in a directory of the run's process, mode 0700, and not in the checkpoint: its path must be short, a copy
+of a checkpoint must not fail by it, and it goes with its process.  The newest run has the note: it is replaced by each
+one that takes over.  On another machine the socket is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from holdfast.store import durable
+
+_NOTE = "steer/run.json"
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group of who is at the other end of a socket, as Linux tells them."""
+
+
+@dataclass(frozen=True)
+class SteerPlace:
+    """Where a run listens.
+
+    Parameters
+    ----------
+    socket : str
+        Path of its socket.
+    generation : int
+        Of the run.
+    host, pid
+        Where it runs.
+    """
+
+    socket: str
+    generation: int
+    host: str
+    pid: int
+
+    @property
+    def process(self) -> str:
+        """The process, for people."""
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_of_this_host(self) -> bool:
+        """Whether it runs, or ran, on this host."""
+        return self.host == socket.gethostname()
+
+
+def write_place(directory: Path, path: str, generation: int) -> None:
+    """Note where a run of a checkpoint listens.
+
+    Parameters
+    ----------
+    directory : Path
+        The checkpoint, or its scratch on this machine.
+    path : str
+        The socket.
+    generation : int
+        Of the run.
+    """
+    place = SteerPlace(path, generation, socket.gethostname(), os.getpid())
+    note = directory / _NOTE
+    durable.prepare(str(note.parent), aside=_aside(note))
+    durable.replace(str(note), json.dumps(asdict(place)).encode(), aside=_aside(note))
+
+
+def read_place(directory: Path) -> SteerPlace | None:
+    """Return where the last run of a checkpoint listens, or did; None where there was none."""
+    try:
+        said = json.loads((directory / _NOTE).read_bytes())
+        return SteerPlace(str(said["socket"]), int(said["generation"]), str(said["host"]), int(said["pid"]))
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_own(connection: socket.socket, user: int | None = None) -> bool:
+    """Return whether who is at the other end is of this user, or root; true where the system does not tell.
+
+    Parameters
+    ----------
+    connection : socket.socket
+        A Unix socket that is connected.
+    user : int, optional
+        Another user than that of this process.
+    """
+    if sys.platform != "linux":
+        return True  # the directory of the socket is closed to others
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, other, _ = _CREDENTIALS.unpack(found)
+    return other in (0, os.getuid() if user is None else user)
+
+
+def _aside(note: Path) -> str:
+    return str(note.parent / "aside")

@@ -1,0 +1,124 @@
+"""SIGKILL of a run at each write of what it is told: it holds for the next run, or was never told (design/0049, 5)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import Unavailable
+from holdfast.steer.client import Attached
+from holdfast.steer.controls import Controls
+from holdfast.steer.entries import in_force
+from holdfast.store.local import LocalStore
+from tests.crash.processes import ROOT
+from tests.spark.running import arrive, eventually, sqlite_rows
+
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
+PAUSED, LIMITED = Controls(("rides",)), Controls(limits={"rides": 5.0})
+COMMANDS: dict[str, tuple[Callable[[Attached], Any], Controls]] = {
+    "pause": (lambda attached: attached.pause("rides"), PAUSED),
+    "limit": (lambda attached: attached.limit("rides", 5), LIMITED),
+}
+NIGHTLY = pytest.mark.nightly
+
+
+@contextmanager
+def living(work: Path, entry: int = 0, moment: str = "before") -> Iterator[subprocess.Popen[bytes]]:
+    """Run the pipeline in a process that dies at an entry, until the end of the block."""
+    command = [sys.executable, "-m", "tests.crash.steered_process", str(work), str(entry), moment]
+    with (work / "said").open("ab") as said:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+    try:
+        attached = hf.attach(work / "checkpoint")
+        eventually(lambda: is_heard(attached, process), within_s=300, what="a run that hears")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_heard(attached: Attached, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    try:
+        return bool(attached.status()["state"] == "running")
+    except Unavailable:
+        return False
+
+
+def told(work: Path) -> Controls:
+    return in_force(LocalStore(str(work / "checkpoint")))
+
+
+def held(work: Path) -> list[int]:
+    return sqlite_rows(work / "rides.db", "SELECT id FROM rows ORDER BY id")
+
+
+@pytest.mark.parametrize(
+    ("command", "moment"),
+    [
+        ("pause", "after"),
+        pytest.param("pause", "before", marks=NIGHTLY),
+        pytest.param("limit", "before", marks=NIGHTLY),
+        pytest.param("limit", "after", marks=NIGHTLY),
+    ],
+)
+def test_a_command_is_carried_out_once_or_never(tmp_path: Path, command: str, moment: str) -> None:
+    tell, wanted = COMMANDS[command]
+    attached = hf.attach(tmp_path / "checkpoint")
+    arrive(tmp_path / "in", "a.json", [{"id": 1}])
+    with living(tmp_path, 1, moment) as process:
+        if moment == "before":
+            with pytest.raises(Unavailable, match="nothing of it is in force"):
+                tell(attached)
+        else:
+            assert tell(attached) == wanted.as_json()
+        assert process.wait(60) == -9
+    assert told(tmp_path) == (Controls() if moment == "before" else wanted)
+    with living(tmp_path):
+        (source,) = attached.status()["sources"]
+        assert source["is_paused"] == told(tmp_path).is_paused("rides")
+        assert source["limit_rows_per_s"] == told(tmp_path).limits.get("rides")
+        attached.resume()
+        attached.wait_until_held()
+        assert held(tmp_path) == [1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "moment"),
+    [
+        (2, "before"),
+        pytest.param(1, "before", marks=NIGHTLY),
+        pytest.param(1, "after", marks=NIGHTLY),
+        pytest.param(2, "after", marks=NIGHTLY),
+    ],
+)
+def test_a_run_that_dies_while_it_is_drained_is_drained_by_the_next(tmp_path: Path, entry: int, moment: str) -> None:
+    """Entry 1 says that it is drained, and entry 2 that it was."""
+    attached = hf.attach(tmp_path / "checkpoint")
+    arrive(tmp_path / "in", "a.json", [{"id": 1}])
+    with living(tmp_path, entry, moment) as process:
+        if (entry, moment) == (2, "after"):
+            attached.drain()
+        else:
+            with pytest.raises(Unavailable, match="has ended before"):
+                attached.drain()
+        assert process.wait(60) == -9
+    arrive(tmp_path / "in", "b.json", [{"id": 2}])
+    is_drained = (entry, moment) in ((1, "after"), (2, "before"))
+    assert (told(tmp_path).ends is not None) == is_drained
+    if is_drained:
+        command = [sys.executable, "-m", "tests.crash.steered_process", str(tmp_path), "0", "before"]
+        subprocess.run(command, cwd=ROOT, capture_output=True, timeout=300, check=True)
+        assert held(tmp_path) == [1]
+        assert told(tmp_path).ends is None
+    with living(tmp_path):
+        attached.wait_until_held()
+        assert held(tmp_path) == [1, 2]

@@ -1,0 +1,120 @@
+"""A live run does what it is told by its socket, and what it was told holds for the next one (design/0049, 5)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.pipeline import Pipeline
+from holdfast.spark.run import Run
+from tests.spark.running import arrive, eventually, sqlite_rows
+
+pytestmark = pytest.mark.spark
+
+
+def pipeline(work: Path) -> Pipeline:
+    left, right = (hf.read.files(str(work / name), schema="id BIGINT", name=name) for name in ("left", "right"))
+    both = hf.union(left, right, name="both")
+    return hf.Pipeline("numbers", both | hf.write.sqlite(str(work / "table.db"), table="rows", name="table"))
+
+
+def started(work: Path, shards: int | None = None) -> Run:
+    for name in ("left", "right"):
+        (work / name).mkdir(exist_ok=True)
+    given = {} if shards is None else {"shards": shards}
+    return pipeline(work).start(checkpoint=work / "checkpoint", trigger=hf.every("20 ms"), **given)
+
+
+def held(work: Path) -> list[int]:
+    return sqlite_rows(work / "table.db", "SELECT id FROM rows ORDER BY id")
+
+
+def test_a_paused_source_delivers_nothing_also_in_the_next_run_until_it_is_resumed(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    attached = hf.attach(tmp_path / "checkpoint")
+    arrive(tmp_path / "left", "a.json", [{"id": 1}])
+    assert attached.wait_until_held()["token"]
+    assert held(tmp_path) == [1]
+    assert attached.pause("left") == {"paused": ["left"], "limits": {}, "ends": None}
+    arrive(tmp_path / "left", "b.json", [{"id": 2}])
+    arrive(tmp_path / "right", "c.json", [{"id": 3}])
+    eventually(lambda: held(tmp_path) == [1, 3], what="the rows of the other source")
+    sources = {source["name"]: source for source in attached.status()["sources"]}
+    assert [sources[name]["is_paused"] for name in ("left", "right")] == [True, False]
+    run.stop()
+    run.wait()
+    with pytest.raises(Unavailable, match="is alive on this machine"):
+        attached.status()
+
+    run = started(tmp_path)
+    arrive(tmp_path / "right", "d.json", [{"id": 4}])
+    eventually(lambda: held(tmp_path) == [1, 3, 4], what="the rows of the other source")
+    attached.pause()
+    assert attached.status()["doing"] == "paused"
+    attached.resume()
+    attached.wait_until_held()
+    assert held(tmp_path) == [1, 2, 3, 4]
+    run.stop()
+    run.wait()
+
+
+def test_a_limited_source_delivers_no_more_than_its_rate(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    attached = hf.attach(tmp_path / "checkpoint")
+    assert attached.limit("left", 0.001)["limits"] == {"left": 0.001}
+    for number in range(4):
+        arrive(tmp_path / "left", f"{number}.json", [{"id": 10 * number + row} for row in range(10)])
+    arrive(tmp_path / "right", "c.json", [{"id": 99}])
+    eventually(lambda: 99 in held(tmp_path), what="the rows of the other source")
+    eventually(lambda: len(held(tmp_path)) == 11, what="one file, the least that it can take")
+    assert attached.status()["sources"][0]["limit_rows_per_s"] == 0.001
+    assert attached.limit("left", None)["limits"] == {}
+    attached.wait_until_held()
+    assert held(tmp_path) == [*range(40), 99]
+    with pytest.raises(InvalidPipeline, match="has no source 'middle'"):
+        attached.limit("middle", 1)
+    with pytest.raises(InvalidPipeline, match="0 rows a second"):
+        attached.limit("left", 0)
+    run.stop()
+    run.wait()
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_run_that_is_drained_ends_where_its_sources_ended(tmp_path: Path, shards: int | None) -> None:
+    run = started(tmp_path, shards)
+    attached = hf.attach(tmp_path / "checkpoint")
+    expected = []
+    for number in range(6):
+        arrive(tmp_path / "left", f"{number}.json", [{"id": number}])
+        expected.append(number)
+    is_over = threading.Event()
+
+    def arriving() -> None:
+        number = 100
+        while not is_over.wait(0.005):
+            arrive(tmp_path / "left", f"{number}.json", [{"id": number}])
+            number += 1
+
+    thread = threading.Thread(target=arriving)
+    thread.start()
+    try:
+        attached.drain()
+        assert run.wait(60)
+        first = held(tmp_path)
+        assert first[:6] == expected
+        assert len(set(first)) == len(first)
+    finally:
+        is_over.set()
+        thread.join()
+    there = sum(1 for _ in (tmp_path / "left").glob("*.json"))
+    assert len(first) < there  # it did not go on with what came later
+    run = started(tmp_path, shards)  # what was drained is over
+    attached.wait_until_held()
+    assert len(held(tmp_path)) == there
+    assert len(set(held(tmp_path))) == there
+    run.stop()
+    run.wait()
