@@ -35,18 +35,23 @@ def check_options(asked: StartOptions) -> None:
     InvalidPipeline
         Naming it.
     """
-    begins = asked.begins
-    for is_asked, what in (
-        (is_address(asked.checkpoint), "a checkpoint in an object store"),
-        (begins.where is not None, "from_checkpoint="),
-        (bool(begins.state), "state="),
-        (asked.compares, "compare_on_start="),
+    later = "that is not yet done for several shards."
+    for is_asked, what, why in (
+        (is_address(asked.checkpoint), "a checkpoint in an object store", later),
+        (asked.compares, "compare_on_start=", later),
+        (
+            bool(asked.begins.state),
+            "state=",
+            "which shard has a key is decided by the segment in which its first row comes, and no row of a state names "
+            "one.",
+        ),
     ):
         if is_asked:
             raise InvalidPipeline(
                 f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
-                why="that is not yet done for several shards.",
-                do="leave one of the two out.",
+                why=why,
+                do="leave one of the two out: begin with state= as one run; compare sinks before the start, with "
+                "holdfast reconcile TARGET --repair.",
                 pipeline=asked.pipeline.name,
             )
 

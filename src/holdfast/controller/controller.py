@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from holdfast.controller.kept_shard import KeptShard, positions_of
+from holdfast.controller.kept_shard import KeptShard, ShardRun, positions_of
 from holdfast.controller.status import status_of_all
 from holdfast.display.cell import follow
 from holdfast.display.drawing import picture
@@ -46,6 +46,8 @@ class ShardedRun:
         Records what all of them have done.
     record_every_s : float
         How often, seconds.
+    put_name : callable
+        Given a name and the runs of all shards, keeps the state of each under it; returns the highest epoch of them.
     tear_down : callable
         Called once, when all have ended.
     """
@@ -57,12 +59,14 @@ class ShardedRun:
         *,
         record: Record,
         record_every_s: float,
+        put_name: Callable[[str, Sequence[ShardRun]], int],
         tear_down: Callable[[], object] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
         self._shards = tuple(shards)
         self._record = record
         self._record_every_s = record_every_s
+        self._put_name = put_name
         self._tear_down = tear_down
         self._started_at_us = time.time_ns() // 1000
         self._threads = ThreadPoolExecutor(max(STARTS_MAX, len(shards)), thread_name_prefix="holdfast-shard")
@@ -171,25 +175,34 @@ class ShardedRun:
     def checkpoint_now(self, name: str | None = None) -> int:
         """Make a snapshot of each shard's state, and wait for them: as :meth:`holdfast.spark.run.Run.checkpoint_now`.
 
+        Parameters
+        ----------
+        name : str, optional
+            Keep them, one of each shard, under this name until it is deleted.  A shard that has read nothing since it
+            was started has it of the end of its last run; one that never has, has none, and does not matter.
+
         Returns
         -------
         int
-            The highest epoch; each shard has epochs of its own.
+            The highest epoch of a shard, 0 when none has finished any in this run; each shard has epochs of its own.
 
         Raises
         ------
         InvalidPipeline
-            If a shard does not run, or as there.
+            If a shard does not run, no shard has finished an epoch that the name could stand for, or as there.
+        Unavailable
+            If another process makes or removes a checkpoint of this name.
         """
         runs = [shard.run for shard in self._shards]
-        if None in runs:
+        known = [run for run in runs if run is not None]
+        if len(known) < len(runs):
             raise InvalidPipeline(
                 f"shard {runs.index(None)} of pipeline {self.pipeline.name!r} does not run.",
                 why="a checkpoint of the pipeline is one of each shard.",
                 do="wait until all shards run: run.status().shards.",
                 pipeline=self.pipeline.name,
             )
-        return max(run.checkpoint_now(name) for run in runs if run is not None)
+        return max(run.checkpoint_now() for run in known) if name is None else self._put_name(name, known)
 
     def status(self) -> Status:
         """Return the current status: of all shards, and of each in ``shards``."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import SystemClock
+from holdfast.controller.beginning import ShardsBeginning
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
@@ -17,6 +18,7 @@ from holdfast.controller.found_shards import check_not_lost
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
+from holdfast.controller.named_parts import ShardParts
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.errors import HoldfastError, Unavailable
@@ -115,10 +117,13 @@ class ShardStarts:
         try:
             known = newest_layout(store)
             check_key(pipeline.name, known, by)
+            first = self._beginning(graphs).first_layout(settings.shards, by)
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
             self._rearranging.arrange(settings.shards, by)
-            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by)
+            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by, first)
+            parts = ShardParts(pipeline.name, self.directory, layout, settings)
+            parts.names.sweep()
             session = self._session()
             shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
             clock = SystemClock()
@@ -127,6 +132,7 @@ class ShardStarts:
                 shards,
                 record=lambda each: write_progress(store, layout.number, each, clock.now_us()),
                 record_every_s=settings.controller_freq / 1000,
+                put_name=parts.of_running,
                 tear_down=lifecycle.tear_down,
             )
             run.begin()
@@ -142,12 +148,16 @@ class ShardStarts:
         layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
         self._rearranging.check_finished()
         graphs = ShardGraphs(pipeline, self.directory)
+        self._beginning(graphs).check_noted()
         self._rewinding(graphs, layout).check_finished()
         return begin_run(self._asked_of(graphs, layout, shard))
 
     @property
     def _rearranging(self) -> Rearranging:
         return Rearranging(self.asked.pipeline, self.directory, self.asked.settings)
+
+    def _beginning(self, graphs: ShardGraphs) -> ShardsBeginning:
+        return ShardsBeginning(graphs, self.directory, self.asked.begins)
 
     def _rewinding(self, graphs: ShardGraphs, layout: ShardLayout) -> ShardsRewinding:
         """Return what carries a rewind of all shards through that was interrupted."""
@@ -179,7 +189,13 @@ class ShardStarts:
     def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
         checkpoint = shard_checkpoint(str(self.directory), shard)
         holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
-        return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint, on_takeover=holds)
+        return replace(
+            self.asked,
+            pipeline=graphs.of(layout, shard),
+            checkpoint=checkpoint,
+            on_takeover=holds,
+            begins=self._beginning(graphs).of_shard(shard),
+        )
 
     def _session(self) -> SparkSession:
         """Return a session on the context of all shards; say so if its jobs would wait for each other."""
