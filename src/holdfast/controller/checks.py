@@ -35,10 +35,15 @@ def check_options(asked: StartOptions) -> None:
     InvalidPipeline
         Naming it.
     """
-    later = "that is not yet done for several shards."
+    compares_one = asked.compares and asked.only_shard is not None
     for is_asked, what, why in (
-        (is_address(asked.checkpoint), "a checkpoint in an object store", later),
-        (asked.compares, "compare_on_start=", later),
+        (
+            is_address(asked.checkpoint),
+            "a checkpoint in an object store",
+            "what their sources share is kept in a directory beside such a checkpoint, of which each shard would have "
+            "its own.",
+        ),
+        (compares_one, "compare_on_start= of one alone", "a table holds rows of all of them."),
         (
             bool(asked.begins.state),
             "state=",
@@ -50,8 +55,8 @@ def check_options(asked: StartOptions) -> None:
             raise InvalidPipeline(
                 f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
                 why=why,
-                do="leave one of the two out: begin with state= as one run; compare sinks before the start, with "
-                "holdfast reconcile TARGET --repair.",
+                do="leave one of the two out: give the checkpoint a directory; begin with state= as one run; compare "
+                "when all shards are started.",
                 pipeline=asked.pipeline.name,
             )
 

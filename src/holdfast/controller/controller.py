@@ -21,7 +21,7 @@ from holdfast.display.tables import counts, status_html
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.ends import Reaction
-from holdfast.status import ShardStatus, State, Status
+from holdfast.status import ComparedSink, ShardStatus, State, Status
 
 log = logging.getLogger("holdfast.run")
 
@@ -48,6 +48,8 @@ class ShardedRun:
         How often, seconds.
     put_name : callable
         Given a name and the runs of all shards, keeps the state of each under it; returns the highest epoch of them.
+    compared : sequence of ComparedSink
+        What the start has compared.
     tear_down : callable
         Called once, when all have ended.
     """
@@ -60,6 +62,7 @@ class ShardedRun:
         record: Record,
         record_every_s: float,
         put_name: Callable[[str, Sequence[ShardRun]], int],
+        compared: Sequence[ComparedSink] = (),
         tear_down: Callable[[], object] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
@@ -67,6 +70,7 @@ class ShardedRun:
         self._record = record
         self._record_every_s = record_every_s
         self._put_name = put_name
+        self._compared = tuple(compared)
         self._tear_down = tear_down
         self._started_at_us = time.time_ns() // 1000
         self._threads = ThreadPoolExecutor(max(STARTS_MAX, len(shards)), thread_name_prefix="holdfast-shard")
@@ -219,6 +223,7 @@ class ShardedRun:
             pictures,
             started_at_us=self._started_at_us,
             error=error,
+            compared=self._compared,
         )
         return [whole, *pictures]
 

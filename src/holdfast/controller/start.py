@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.clock import SystemClock
 from holdfast.controller.beginning import ShardsBeginning
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
+from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
 from holdfast.controller.found_shards import check_not_lost
@@ -38,7 +39,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import is_address
+from holdfast.store.scratch import is_address, objects_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +86,8 @@ def _begin(asked: StartOptions) -> Run:
 
 
 def _has_shards(checkpoint: str) -> bool:
-    return not is_address(checkpoint) and newest_layout(open_store(str(checkpoint_directory(checkpoint)))) is not None
+    store = objects_of(checkpoint) if is_address(checkpoint) else open_store(str(checkpoint_directory(checkpoint)))
+    return newest_layout(store) is not None
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,9 @@ class ShardStarts:
         graphs = ShardGraphs(pipeline, self.directory)
         store = open_store(str(self.directory))
         store.prepare()
+        comparison = ShardsComparison(graphs, self.directory, self.asked)
+        if self.asked.compares:
+            comparison.check()
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
         lifecycle.set_up()
         try:
@@ -125,6 +130,7 @@ class ShardStarts:
             parts = ShardParts(pipeline.name, self.directory, layout, settings)
             parts.names.sweep()
             session = self._session()
+            compared = comparison.mend(layout, session) if self.asked.compares else ()
             shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
@@ -133,6 +139,7 @@ class ShardStarts:
                 record=lambda each: write_progress(store, layout.number, each, clock.now_us()),
                 record_every_s=settings.controller_freq / 1000,
                 put_name=parts.of_running,
+                compared=compared,
                 tear_down=lifecycle.tear_down,
             )
             run.begin()
@@ -195,6 +202,7 @@ class ShardStarts:
             checkpoint=checkpoint,
             on_takeover=holds,
             begins=self._beginning(graphs).of_shard(shard),
+            compares=False,  # that is done for all shards at once
         )
 
     def _session(self) -> SparkSession:
