@@ -32,7 +32,7 @@ from holdfast.starts.context import StartOptions
 from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.starts.starting import Starting
 from holdfast.store.paths import open_store
-from tests.spark.running import arrive, sqlite_rows
+from tests.spark.running import arrive, parquet_rows, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -149,6 +149,29 @@ def test_a_table_of_two_shards_is_compared_with_the_rows_of_both_and_repaired(pl
     found = asked.look()
     assert (found.is_equal, found.actual_count) == (True, 99), "what shard 0 was behind came too"
     assert set(found.positions) == {"rides"}
+
+
+def test_a_start_of_all_shards_compares_and_mends_before_they_run(tmp_path: Path, spark: SparkSession) -> None:
+    """`compare_on_start=`: the table with the rows of all, files and segments shard by shard; then new rows come."""
+    place = Place(tmp_path, spark)
+    start = {"checkpoint": place.checkpoint, "trigger": hf.available_now(), "session": spark}
+    place.run(6)
+    place.change(*SPOILING)
+    min((tmp_path / "files").glob("*.parquet")).unlink()
+    place.run(2, shards=[])
+    run = place.pipeline().run(**start, compare_on_start=True)
+    found = {each.sink: each for each in run.status().compared}
+    assert {name: each.why_not for name, each in found.items()} == {"table": "", "store": "", "files": ""}
+    table = found["table"]
+    assert (table.missing, table.changed, table.extra, table.repaired) == (3, 2, 1, 8)
+    assert found["files"].missing == found["files"].repaired > 0
+    assert found["store"].is_equal
+    kept = [id for id in place.ids if id % 10 != 3]
+    assert sqlite_rows(tmp_path / "rides.db") == parquet_rows(tmp_path / "files") == kept
+    with pytest.raises(InvalidPipeline, match="has no sink 'other'"):
+        place.pipeline().run(**start, compare_on_start=["other"])
+    with pytest.raises(InvalidPipeline, match="of one alone"):
+        place.pipeline().run(**start, compare_on_start=True, only_shard=1)
 
 
 def test_the_checkpoint_of_all_is_not_needed(tmp_path: Path, spark: SparkSession) -> None:

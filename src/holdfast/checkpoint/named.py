@@ -142,7 +142,7 @@ def claim(store: Store, name: str) -> None:
         If the name is taken, or is none.
     """
     if new_name(name) in names(store):
-        raise _taken(name)
+        raise taken_name(name)
     _remove_files(store, name)
 
 
@@ -158,10 +158,11 @@ def put_claimed(store: Store, name: str, manifest: Manifest) -> None:
     is_made = store.put_if_absent(key_of(name), encode(manifest))
     settle_floor(store)  # a start that settles it too may have happened in between
     if not is_made:
-        raise _taken(name)
+        raise taken_name(name)
 
 
-def _taken(name: str) -> InvalidPipeline:
+def taken_name(name: str) -> InvalidPipeline:
+    """Return the error of a name that a checkpoint has."""
     return InvalidPipeline(
         f"there is a checkpoint named {name!r} already.",
         why="a named checkpoint never changes: others may rely on it.",

@@ -31,6 +31,8 @@ from holdfast.checkpoint.snapshot import checked
 from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.shards.keys import KEYS
+from holdfast.shards.named import is_of_shards
+from holdfast.shards.naming import shard_of
 from holdfast.store import records
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import checked_place, open_store
@@ -102,17 +104,33 @@ class NamedCheckpoint:
         return _moved(self.manifest, self.own, "")
 
 
-def kept(store: Store, name: str) -> NamedCheckpoint:
+def kept(store: Store, name: str, *, is_part: bool = False) -> NamedCheckpoint:
     """Return a named checkpoint of a store.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint that holds it.
+    name : str
+        Its name.
+    is_part : bool
+        Whether the part of a shard is wanted, of a checkpoint of all shards.
 
     Raises
     ------
     InvalidPipeline
-        If there is none of that name.
+        If there is none of that name, or only a part of one.
     Corrupt
         If its manifest is damaged.
     """
     manifest = named.read_named(store, name)
+    if not is_part and (is_of_shards(store, name) or shard_of(manifest.pipeline)[1]):
+        raise InvalidPipeline(
+            f"checkpoint {name!r} is of a pipeline in shards.",
+            why="what is here under this name is the part of one shard: the rows of the others are not in it.",
+            do="use it whole: begin with it in as many shards as it has (start(shards=N), --shards N), or go back to "
+            "it (holdfast rewind TARGET --to NAME). One that is of all shards cannot be exported or edited.",
+        )
     is_imported = store.get(f"{below(name)}{LIST}") is not None
     return NamedCheckpoint(store, manifest, below(name) if is_imported else "", name, below(name))
 
@@ -131,7 +149,7 @@ def taken_along(store: Store, found: NamedCheckpoint, name: str) -> Manifest:
     return _moved(found.manifest, found.own, below(name))
 
 
-def find(store: Store, where: str) -> NamedCheckpoint:
+def find(store: Store, where: str, *, is_part: bool = False) -> NamedCheckpoint:
     """Return the named checkpoint that a user refers to.
 
     Parameters
@@ -140,12 +158,14 @@ def find(store: Store, where: str) -> NamedCheckpoint:
         The checkpoint in which a plain name is looked up.
     where : str
         A name; or ``<checkpoint>/<name>``, its directory or address; or an exported directory.
+    is_part : bool
+        As for :func:`kept`.
     """
     if "/" not in where and os.sep not in where:
-        return kept(store, where)
+        return kept(store, where, is_part=is_part)
     if is_address(where):
         checkpoint, _, name = where.rstrip("/").rpartition("/")
-        return replace(kept(open_store(checkpoint), name), shown=where)
+        return replace(kept(open_store(checkpoint), name, is_part=is_part), shown=where)
     path = Path(where).expanduser().absolute()
     if (path / LIST).is_file():
         return exported(path)
@@ -155,7 +175,7 @@ def find(store: Store, where: str) -> NamedCheckpoint:
             why=f"{path.parent} is not a directory, and {path} was not made by an export.",
             do="give a name, <checkpoint directory>/<name>, or the directory of an export.",
         )
-    return replace(kept(LocalStore(str(path.parent)), path.name), shown=where)
+    return replace(kept(LocalStore(str(path.parent)), path.name, is_part=is_part), shown=where)
 
 
 def exported(directory: Path) -> NamedCheckpoint:

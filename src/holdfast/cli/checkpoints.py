@@ -15,11 +15,15 @@ from holdfast.checkpoint.snapshot import to_parquet, verify
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.clock import SystemClock
+from holdfast.config import Settings
+from holdfast.controller.named import ShardNames
 from holdfast.display.lines import utc
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.schemas import operator_schemas
 from holdfast.ports import Store
+from holdfast.shards.layout import newest_layout
+from holdfast.shards.naming import shard_of
 from holdfast.status import as_json as as_json_value
 from holdfast.store.paths import checked_place, open_store, viewed_directory
 
@@ -36,7 +40,7 @@ CheckpointName = Annotated[
 def list_(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """List the named checkpoints."""
     with frame.settings(as_json):
-        found = listed(frame.existing_store(checkpoint))
+        found = listed_of_all(checkpoint) if in_shards(checkpoint) else listed(frame.existing_store(checkpoint))
         frame.answer(found, list_lines(found), as_json)
 
 
@@ -53,6 +57,10 @@ def create_(
         inspection = frame.inspected(checkpoint, None)
         if not force:
             check_may_create(inspection, name)
+        if inspection.shards:
+            found = created_of_all(checkpoint, inspection.pipeline, name, settings)
+            frame.answer(found, list_lines([found]), as_json)
+            return
         from holdfast.starts.named_checkpoint import create
 
         directory = viewed_directory(checkpoint)
@@ -74,7 +82,11 @@ def create_(
 def show_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """Show what a named checkpoint holds, and read every file of it."""
     with frame.settings(as_json):
-        found = shown(frame.existing_store(checkpoint), name)
+        names = in_shards(checkpoint)
+        if names is not None and name not in names.of_one_run():
+            found = shown_of_all(names, name)
+        else:
+            found = shown(frame.existing_store(checkpoint), name)
         frame.answer(found, show_lines(found), as_json)
 
 
@@ -150,7 +162,11 @@ def edit_(
 def delete_(name: CheckpointName, checkpoint: Checkpoint, as_json: AsJson = False) -> None:
     """Delete a named checkpoint; what only it needed goes with the next pruning."""
     with frame.settings(as_json):
-        delete(frame.existing_store(checkpoint), name)
+        names = in_shards(checkpoint)
+        if names is None:
+            delete(frame.existing_store(checkpoint), name)
+        else:
+            delete_of_all(names, name)
         frame.answer({"deleted": name}, [f"{name} is deleted."], as_json)
 
 
@@ -176,23 +192,103 @@ def described(name: str, manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def listed(store: Store) -> list[dict[str, Any]]:
-    """Return all named checkpoints; one that cannot be read says so, and so does what is left of one."""
+def listed(store: Store, names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """Return all named checkpoints; one that cannot be read says so, and so does what is left of one.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    names : iterable of str, optional
+        Those that are wanted; None: all.
+    """
     found = []
-    for name in named.names(store):
+    for name in named.names(store) if names is None else names:
         try:
             found.append(described(name, named.read_named(store, name)))
         except Corrupt as error:
             found.append({"name": name, "problem": error.what})
-    for name in named.remains(store):
-        found.append(
-            {
-                "name": name,
-                "problem": "files of an import or a deletion that was not completed; if none is running, "
-                f"remove them: holdfast checkpoint delete {name}",
-            }
-        )
-    return found
+    return [*found, *map(_left, named.remains(store))]
+
+
+def _left(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "problem": "files of one that was not completed, or not wholly deleted; if nothing is at it, remove them: "
+        f"holdfast checkpoint delete {name}",
+    }
+
+
+def in_shards(checkpoint: str) -> ShardNames | None:
+    """Return the named checkpoints of all shards of a pipeline; None where it has no shards."""
+    store = frame.existing_store(checkpoint)
+    return None if newest_layout(store) is None else ShardNames("", frame.shard_stores(checkpoint))
+
+
+def created_of_all(checkpoint: str, pipeline: str, name: str, settings: Settings) -> dict[str, Any]:
+    """Make one of all shards, none of which runs."""
+    from holdfast.controller.named_parts import ShardParts
+
+    directory = viewed_directory(checkpoint)
+    layout = newest_layout(open_store(str(directory)))
+    assert layout is not None
+    parts = ShardParts(pipeline, directory, layout, settings)
+    parts.of_stopped(name)
+    return described_of_all(name, parts.names.manifests(name))
+
+
+def described_of_all(name: str, parts: Mapping[int, Manifest]) -> dict[str, Any]:
+    """Return a checkpoint of all shards as a JSON value: what its parts hold together, and each."""
+    shards = {str(shard): described(name, manifest) for shard, manifest in parts.items()}
+    each = list(shards.values())
+    positions: dict[str, dict[str, Any]] = {}
+    operators: dict[str, dict[str, Any]] = {}
+    for part in each:
+        for source, segments in part["positions"].items():
+            positions.setdefault(source, {}).update(segments)
+        for operator, of in part["operators"].items():
+            known = operators.setdefault(operator, {**of, "rows": 0})
+            known["rows"] += of["rows"]
+    return {
+        "name": name,
+        "pipeline": shard_of(each[0]["pipeline"])[0],
+        "epoch": None,
+        "at_us": max(part["at_us"] for part in each),
+        "positions": positions,
+        "operators": operators,
+        "rows": sum(part["rows"] for part in each),
+        "size_bytes": sum(part["size_bytes"] for part in each),
+        "problem": "",
+        "shards": shards,
+    }
+
+
+def listed_of_all(checkpoint: str) -> list[dict[str, Any]]:
+    """Return the named checkpoints of a pipeline in shards, with those of before it had any."""
+    names = in_shards(checkpoint)
+    assert names is not None
+    found = []
+    for name in names.names():
+        try:
+            found.append(described_of_all(name, names.manifests(name)))
+        except Corrupt as error:
+            found.append({"name": name, "problem": error.what})
+    return [*found, *listed(names.store, names.of_one_run()), *map(_left, names.remains())]
+
+
+def shown_of_all(names: ShardNames, name: str) -> dict[str, Any]:
+    """Return one of all shards, after every file of it was read.
+
+    Raises
+    ------
+    Corrupt
+        If one is damaged: names it.
+    """
+    parts = names.manifests(name)
+    for shard, manifest in parts.items():
+        verify(names.stores[shard], manifest)
+    schemas = operator_schemas(next(iter(parts.values())).state_schemas)
+    return {**described_of_all(name, parts), "schemas": as_json_value(schemas)}
 
 
 def shown(store: Store, name: str) -> dict[str, Any]:
@@ -252,6 +348,25 @@ def delete(store: Store, name: str) -> None:
     named.delete_named(store, name)
 
 
+def delete_of_all(names: ShardNames, name: str) -> None:
+    """Delete one of a pipeline in shards.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there is none of that name, or an interrupted rewind goes back to it.
+    """
+    from holdfast.controller.rewinding import ShardsRewinding
+
+    if ShardsRewinding("", names.store, {}).needed_name == name:
+        raise InvalidPipeline(
+            f"checkpoint {name!r} is needed: a rewind of all shards to it was interrupted.",
+            why="the shards that have not gone back take their state from it.",
+            do=f"finish it: holdfast rewind TARGET --to {name}. Every start of all shards does so first, too.",
+        )
+    names.delete(name)
+
+
 def check_may_create(inspection: Inspection, name: str) -> None:
     """Refuse to make one while a process is alive on this host: its directory changes while it is read.
 
@@ -260,7 +375,7 @@ def check_may_create(inspection: Inspection, name: str) -> None:
     InvalidPipeline
         If there is one: it can make the checkpoint itself.
     """
-    if inspection.owner.is_alive:
+    if inspection.owner.is_alive or any(each.is_alive for each in inspection.shards):
         raise InvalidPipeline(
             f"pipeline {inspection.pipeline!r} runs: process {inspection.owner.pid} on this host is alive.",
             why="a run prunes what no name keeps, and may do so before this name is there.",
@@ -279,8 +394,12 @@ def list_lines(found: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if each["problem"]:
             yield f"{each['name']}  {each['problem']}"
             continue
+        shards = each.get("shards")
+        epochs = ", ".join(f"{shard}: {part['epoch']}" for shard, part in shards.items()) if shards else ""
         yield (
-            f"{each['name']}  epoch {each['epoch']} of {each['pipeline']}, made {utc(each['at_us'])}, "
+            f"{each['name']}  "
+            + (f"shards at epochs {epochs}" if shards else f"epoch {each['epoch']}")
+            + f" of {each['pipeline']}, made {utc(each['at_us'])}, "
             f"{each['rows']:,} rows of state, {each['size_bytes']:,} bytes"
         )
 

@@ -35,18 +35,28 @@ def check_options(asked: StartOptions) -> None:
     InvalidPipeline
         Naming it.
     """
-    begins = asked.begins
-    for is_asked, what in (
-        (is_address(asked.checkpoint), "a checkpoint in an object store"),
-        (begins.where is not None, "from_checkpoint="),
-        (bool(begins.state), "state="),
-        (asked.compares, "compare_on_start="),
+    compares_one = asked.compares and asked.only_shard is not None
+    for is_asked, what, why in (
+        (
+            is_address(asked.checkpoint),
+            "a checkpoint in an object store",
+            "what their sources share is kept in a directory beside such a checkpoint, of which each shard would have "
+            "its own.",
+        ),
+        (compares_one, "compare_on_start= of one alone", "a table holds rows of all of them."),
+        (
+            bool(asked.begins.state),
+            "state=",
+            "which shard has a key is decided by the segment in which its first row comes, and no row of a state names "
+            "one.",
+        ),
     ):
         if is_asked:
             raise InvalidPipeline(
                 f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
-                why="that is not yet done for several shards.",
-                do="leave one of the two out.",
+                why=why,
+                do="leave one of the two out: give the checkpoint a directory; begin with state= as one run; compare "
+                "when all shards are started.",
                 pipeline=asked.pipeline.name,
             )
 

@@ -21,7 +21,7 @@ from holdfast.display.tables import counts, status_html
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.ends import Reaction
-from holdfast.status import ShardStatus, State, Status
+from holdfast.status import ComparedSink, ShardStatus, State, Status
 from holdfast.steer.controls import Controls
 
 log = logging.getLogger("holdfast.run")
@@ -47,6 +47,10 @@ class ShardedRun:
         Records what all of them have done.
     record_every_s : float
         How often, seconds.
+    put_name : callable
+        Given a name and the runs of all shards, keeps the state of each under it; returns the highest epoch of them.
+    compared : sequence of ComparedSink
+        What the start has compared.
     tear_down : callable
         Called once, when all have ended.
     """
@@ -58,12 +62,16 @@ class ShardedRun:
         *,
         record: Record,
         record_every_s: float,
+        put_name: Callable[[str, Sequence[ShardRun]], int],
+        compared: Sequence[ComparedSink] = (),
         tear_down: Callable[[], object] = lambda: None,
     ) -> None:
         self.pipeline = pipeline
         self._shards = tuple(shards)
         self._record = record
         self._record_every_s = record_every_s
+        self._put_name = put_name
+        self._compared = tuple(compared)
         self._tear_down = tear_down
         self._started_at_us = time.time_ns() // 1000
         self._threads = ThreadPoolExecutor(max(STARTS_MAX, len(shards)), thread_name_prefix="holdfast-shard")
@@ -176,25 +184,34 @@ class ShardedRun:
     def checkpoint_now(self, name: str | None = None) -> int:
         """Make a snapshot of each shard's state, and wait for them: as :meth:`holdfast.spark.run.Run.checkpoint_now`.
 
+        Parameters
+        ----------
+        name : str, optional
+            Keep them, one of each shard, under this name until it is deleted.  A shard that has read nothing since it
+            was started has it of the end of its last run; one that never has, has none, and does not matter.
+
         Returns
         -------
         int
-            The highest epoch; each shard has epochs of its own.
+            The highest epoch of a shard, 0 when none has finished any in this run; each shard has epochs of its own.
 
         Raises
         ------
         InvalidPipeline
-            If a shard does not run, or as there.
+            If a shard does not run, no shard has finished an epoch that the name could stand for, or as there.
+        Unavailable
+            If another process makes or removes a checkpoint of this name.
         """
         runs = [shard.run for shard in self._shards]
-        if None in runs:
+        known = [run for run in runs if run is not None]
+        if len(known) < len(runs):
             raise InvalidPipeline(
                 f"shard {runs.index(None)} of pipeline {self.pipeline.name!r} does not run.",
                 why="a checkpoint of the pipeline is one of each shard.",
                 do="wait until all shards run: run.status().shards.",
                 pipeline=self.pipeline.name,
             )
-        return max(run.checkpoint_now(name) for run in runs if run is not None)
+        return max(run.checkpoint_now() for run in known) if name is None else self._put_name(name, known)
 
     def hold(self, controls: Controls) -> None:
         """Hold the sources of all shards to what the run was told, each to its share; also those that start later."""
@@ -221,6 +238,7 @@ class ShardedRun:
             pictures,
             started_at_us=self._started_at_us,
             error=error,
+            compared=self._compared,
         )
         return [whole, *pictures]
 

@@ -19,6 +19,7 @@ from holdfast.controller.found_shards import shards_with_rows
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving
 from holdfast.errors import Diverged, InvalidPipeline, Unavailable
+from holdfast.graph.graph import Graph
 from holdfast.ports import Store
 from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
 
@@ -43,7 +44,7 @@ class Dealing:
     store: Store
     moving: Callable[[], AbstractContextManager[Moving]]
 
-    def layout(self, shard_count: int, by: str) -> ShardLayout:
+    def layout(self, shard_count: int, by: str, first: ShardLayout | None = None) -> ShardLayout:
         """Return the layout that is used, recorded.
 
         Parameters
@@ -52,6 +53,8 @@ class Dealing:
             How many shards there are to be where there is no layout yet.
         by : str
             What shards keep state apart by.
+        first : ShardLayout, optional
+            The layout where there is none yet; None: one of so many shards.
 
         Raises
         ------
@@ -62,8 +65,8 @@ class Dealing:
         """
         known = newest_layout(self.store)
         if known is None:
-            self._check_has_not_begun()
-            return self._record(self.graphs.first(shard_count, by))
+            check_has_not_begun(self.graphs.pipeline)
+            return self._record(first or self.graphs.first(shard_count, by))
         return self._with_new_segments(known)
 
     def _with_new_segments(self, known: ShardLayout) -> ShardLayout:
@@ -80,17 +83,6 @@ class Dealing:
     def _dealt(self, layout: ShardLayout) -> ShardLayout:
         return dealt(layout, self.graphs.all_units(layout))
 
-    def _check_has_not_begun(self) -> None:
-        """Refuse a first layout where rows have been read: by one run, or by shards whose checkpoint is lost."""
-        name = self.graphs.pipeline.name
-        if shards_with_rows(self.graphs.pipeline):
-            raise InvalidPipeline(
-                f"sinks of pipeline {name!r} hold rows, and its checkpoint does not say which shard has read them.",
-                why="a segment that is read by another shard than before would be read again from its beginning.",
-                do="restore the checkpoint; or begin anew, with another name and new sinks.",
-                pipeline=name,
-            )
-
     def _record(self, layout: ShardLayout) -> ShardLayout:
         found = record_layout(self.store, layout)
         if found is None:
@@ -101,3 +93,21 @@ class Dealing:
                 pipeline=self.graphs.pipeline.name,
             )
         return found
+
+
+def check_has_not_begun(pipeline: Graph) -> None:
+    """Refuse a first layout where rows have been read: by one run, or by shards whose checkpoint is lost.
+
+    Raises
+    ------
+    InvalidPipeline
+        If sinks hold rows.
+    """
+    name = pipeline.name
+    if shards_with_rows(pipeline):
+        raise InvalidPipeline(
+            f"sinks of pipeline {name!r} hold rows, and its checkpoint does not say which shard has read them.",
+            why="a segment that is read by another shard than before would be read again from its beginning.",
+            do="restore the checkpoint; or begin anew, with another name and new sinks.",
+            pipeline=name,
+        )

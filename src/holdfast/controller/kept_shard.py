@@ -41,7 +41,7 @@ class ShardRun(Protocol):
         """Stop after the current epoch."""
 
     def checkpoint_now(self, name: str | None = None) -> int:
-        """Make a snapshot."""
+        """Make a snapshot; return its epoch, without a name 0 where the run has not finished any."""
 
     def hold(self, controls: Controls) -> None:
         """Hold its sources to what the run was told."""

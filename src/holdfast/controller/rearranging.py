@@ -171,7 +171,7 @@ class Rearranging:
         layout = newest_layout(self._store) or self._of_one(shard_count, self.pipeline.shard_by or "")
         graphs = ShardGraphs(self.pipeline, self.directory)
         stands = {number: self._stand(number) for number in self._numbers()}
-        noted = note_beginnings(layout.assignment, stands, _unit_of(graphs, layout))
+        noted = note_beginnings(layout.assignment, stands, unit_of(graphs, layout))
         before = self._dealt(replace(layout, assignment=noted)).assignment
         refusal, after = None, regroup(before, shard_count)
         try:
@@ -230,7 +230,7 @@ class Rearranging:
                 self.pipeline.name,
                 self._store,
                 lambda number: self._connect(number, closing),
-                lambda layout: _unit_of(graphs, layout),
+                lambda layout: unit_of(graphs, layout),
                 self._check_streams,
             )
 
@@ -329,7 +329,8 @@ class Rearranging:
         return dealt(layout, ShardGraphs(self.pipeline, self.directory).all_units(layout))
 
 
-def _unit_of(graphs: ShardGraphs, layout: ShardLayout) -> UnitOf:
+def unit_of(graphs: ShardGraphs, layout: ShardLayout) -> UnitOf:
+    """Return what says which unit a segment of a source is of, from the positions of a shard."""
     undivided = {name: UNDIVIDED.get(_kind(spec), "") for name, spec in graphs.divisible_sources.items()}
     notes = frozenset(MARKS.values())
 

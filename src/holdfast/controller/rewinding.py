@@ -13,10 +13,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.controller.named import ShardNames
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.ports import Store
 from holdfast.starts.rewind import Rewinding
-from holdfast.starts.rewind_target import Rewound
+from holdfast.starts.rewind_target import Rewound, is_name
 from holdfast.store import sealed
 from holdfast.store.paths import numbered
 
@@ -57,7 +58,9 @@ class ShardsRewinding:
         Raises
         ------
         InvalidPipeline
-            If ``to`` is the number of an epoch, or one shard cannot go back.
+            If ``to`` is the number of an epoch, the name is not of all shards, or one shard cannot go back.
+        Corrupt
+            If the checkpoint of that name is not whole.
         """
         if to.isdigit():
             raise InvalidPipeline(
@@ -66,6 +69,8 @@ class ShardsRewinding:
                 do=f"name one: --shard K --to {to}; or a time, or a checkpoint that all of them have.",
                 pipeline=self.pipeline,
             )
+        if is_name(to):
+            self._check_parts(to)
         return {shard: each.plan(to, left_out) for shard, each in self.shards.items()}
 
     def do(self, to: str, left_out: Collection[str] = ()) -> dict[int, Rewound]:
@@ -88,7 +93,7 @@ class ShardsRewinding:
         self.carry_through()
         targets = {str(shard): planned.to for shard, planned in self.plan(to, left_out).items()}
         number = max(numbered(self.store, REWINDS), default=0) + 1
-        record = sealed.dump({"targets": targets, "left_out": sorted(left_out)})
+        record = sealed.dump({"targets": targets, "left_out": sorted(left_out), "name": to if is_name(to) else ""})
         if not self.store.put_if_absent(f"{REWINDS}{number:08d}.json", record):
             raise Unavailable(
                 f"another process rewinds pipeline {self.pipeline!r}.",
@@ -131,6 +136,12 @@ class ShardsRewinding:
                 pipeline=self.pipeline,
             )
 
+    @property
+    def needed_name(self) -> str:
+        """The named checkpoint to which an interrupted rewind goes back; empty where there is none."""
+        number = max(numbered(self.store, REWINDS), default=0)
+        return self._record(number)["name"] if number and self.is_unfinished else ""
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _carried_through(self, number: int) -> dict[int, Rewound]:
@@ -139,9 +150,22 @@ class ShardsRewinding:
             rewinding, target = self.shards[shard], record["targets"][str(shard)]
             log.info("shard %d goes back to epoch %d, by rewind %d of all shards", shard, target, number)
             rewinding.carry_through()
-            found[shard] = rewinding.do(str(target), record["left_out"])
+            # The snapshot of a name is found by that alone.
+            found[shard] = rewinding.do(record["name"] or str(target), record["left_out"])
             self.store.put(_mark(number, shard), b"{}")
         return found
+
+    def _check_parts(self, name: str) -> None:
+        """Refuse a name that is not of all shards that have run."""
+        parts = ShardNames(self.pipeline, [each.store for _, each in sorted(self.shards.items())]).read(name).parts
+        lacking = [shard for shard in self.shards if not parts.get(shard)]
+        if lacking:
+            raise InvalidPipeline(
+                f"shard {lacking[0]} of pipeline {self.pipeline!r} cannot go back to {name!r}.",
+                why="it had not finished an epoch when that was made, or the pipeline had fewer shards.",
+                do="choose a later checkpoint, or a time; or rewind the others one by one: --shard K.",
+                pipeline=self.pipeline,
+            )
 
     def _missing(self, number: int, targets: Mapping[str, int]) -> list[int]:
         done = {*self.store.keys(REWINDS)}
@@ -151,7 +175,8 @@ class ShardsRewinding:
         key = f"{REWINDS}{number:08d}.json"
         try:
             found: dict[str, Any] = sealed.load(self.store.get(key) or b"")
-            return {"targets": dict(found["targets"]), "left_out": list(found["left_out"])}
+            name = str(found.get("name", ""))  # older versions went back to epochs alone
+            return {"targets": dict(found["targets"]), "left_out": list(found["left_out"]), "name": name}
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(
                 f"{key!r} in the checkpoint cannot be read.",

@@ -10,13 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import SystemClock
+from holdfast.controller.beginning import ShardsBeginning
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
+from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
 from holdfast.controller.found_shards import check_not_lost
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
+from holdfast.controller.named_parts import ShardParts
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.controller.steering import listen
@@ -37,7 +40,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import is_address
+from holdfast.store.scratch import is_address, objects_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +94,8 @@ def _begin(asked: StartOptions) -> Run:
 
 
 def _has_shards(checkpoint: str) -> bool:
-    return not is_address(checkpoint) and newest_layout(open_store(str(checkpoint_directory(checkpoint)))) is not None
+    store = objects_of(checkpoint) if is_address(checkpoint) else open_store(str(checkpoint_directory(checkpoint)))
+    return newest_layout(store) is not None
 
 
 @dataclass(frozen=True)
@@ -118,16 +122,23 @@ class ShardStarts:
         graphs = ShardGraphs(pipeline, self.directory)
         store = open_store(str(self.directory))
         store.prepare()
+        comparison = ShardsComparison(graphs, self.directory, self.asked)
+        if self.asked.compares:
+            comparison.check()
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
         lifecycle.set_up()
         try:
             known = newest_layout(store)
             check_key(pipeline.name, known, by)
+            first = self._beginning(graphs).first_layout(settings.shards, by)
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
             self._rearranging.arrange(settings.shards, by)
-            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by)
+            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by, first)
+            parts = ShardParts(pipeline.name, self.directory, layout, settings)
+            parts.names.sweep()
             session = self._session()
+            compared = comparison.mend(layout, session) if self.asked.compares else ()
             shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
@@ -135,6 +146,8 @@ class ShardStarts:
                 shards,
                 record=lambda each: write_progress(store, layout.number, each, clock.now_us()),
                 record_every_s=settings.controller_freq / 1000,
+                put_name=parts.of_running,
+                compared=compared,
                 tear_down=lifecycle.tear_down,
             )
             run.begin()
@@ -150,12 +163,16 @@ class ShardStarts:
         layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
         self._rearranging.check_finished()
         graphs = ShardGraphs(pipeline, self.directory)
+        self._beginning(graphs).check_noted()
         self._rewinding(graphs, layout).check_finished()
         return begin_run(self._asked_of(graphs, layout, shard))
 
     @property
     def _rearranging(self) -> Rearranging:
         return Rearranging(self.asked.pipeline, self.directory, self.asked.settings)
+
+    def _beginning(self, graphs: ShardGraphs) -> ShardsBeginning:
+        return ShardsBeginning(graphs, self.directory, self.asked.begins)
 
     def _rewinding(self, graphs: ShardGraphs, layout: ShardLayout) -> ShardsRewinding:
         """Return what carries a rewind of all shards through that was interrupted."""
@@ -187,7 +204,14 @@ class ShardStarts:
     def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
         checkpoint = shard_checkpoint(str(self.directory), shard)
         holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
-        return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint, on_takeover=holds)
+        return replace(
+            self.asked,
+            pipeline=graphs.of(layout, shard),
+            checkpoint=checkpoint,
+            on_takeover=holds,
+            begins=self._beginning(graphs).of_shard(shard),
+            compares=False,  # that is done for all shards at once
+        )
 
     def _session(self) -> SparkSession:
         """Return a session on the context of all shards; say so if its jobs would wait for each other."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 from holdfast.display.tables import ShownStatus
 from holdfast.positions import Position, lag_between
 from holdfast.status import (
+    ComparedSink,
     FilterStatus,
     OperatorStatus,
     ShardStatus,
@@ -29,6 +30,7 @@ def status_of_all(
     *,
     started_at_us: int,
     error: str | None = None,
+    compared: tuple[ComparedSink, ...] = (),
 ) -> ShownStatus:
     """Return the status of a run of shards.
 
@@ -46,6 +48,8 @@ def status_of_all(
         When the whole began.
     error : str, optional
         Why it failed.
+    compared : tuple of ComparedSink
+        What the start has compared.
     """
     return ShownStatus(
         pipeline,
@@ -66,6 +70,7 @@ def status_of_all(
         waits_for=next((each.waits_for for each in pictures if each.waits_for), ""),
         doing="" if state in ("stopped", "failed") else _doing(shards),
         shards=tuple(shards),
+        compared=compared,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from holdfast.errors import Corrupt
 from holdfast.ports import Store
@@ -61,6 +62,17 @@ class ShardLayout:
         """How many there were at most, as far as is recorded: those that were given up have left checkpoints, too."""
         return max([self.shard_count, *self.assignment.former])
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON value, without its number."""
+        moves = {str(shard): move.to_json() for shard, move in self.moves.items()}
+        return {"assignment": self.assignment.to_json(), "parts": dict(self.parts), "by": self.by, "moves": moves}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], number: int) -> ShardLayout:
+        """Return what :meth:`to_json` said; raise a ``KeyError``, ``TypeError`` or ``ValueError`` if that is none."""
+        moves = {int(shard): Move.from_json(move) for shard, move in value["moves"].items()}
+        return cls(Assignment.from_json(value["assignment"]), value["parts"], value["by"], number, moves)
+
 
 def newest_layout(store: Store) -> ShardLayout | None:
     """Return the layout that counts; None where the pipeline has no shards.  Changes nothing.
@@ -81,9 +93,7 @@ def newest_layout(store: Store) -> ShardLayout | None:
         return None
     key = found[number]
     try:
-        value = sealed.load(store.get(key) or b"")
-        moves = {int(shard): Move.from_json(move) for shard, move in value["moves"].items()}
-        return ShardLayout(Assignment.from_json(value["assignment"]), value["parts"], value["by"], number, moves)
+        return ShardLayout.from_json(sealed.load(store.get(key) or b""), number)
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(
             f"{key!r} in the checkpoint cannot be read.",
@@ -132,9 +142,7 @@ def record_layout(store: Store, layout: ShardLayout, look: Callable[[], None] = 
     if (0 if newest is None else newest.number) != layout.number:
         return None
     number = max(numbered(store, LAYOUTS), default=0) + 1
-    moves = {str(shard): move.to_json() for shard, move in layout.moves.items()}
-    value = {"assignment": layout.assignment.to_json(), "parts": dict(layout.parts), "by": layout.by, "moves": moves}
-    key, data = f"{LAYOUTS}{number:08d}.json", sealed.dump(value)
+    key, data = f"{LAYOUTS}{number:08d}.json", sealed.dump(layout.to_json())
     if not store.put_if_absent(key, data) and store.get(key) != data:  # else the reply to our own put was lost
         return None
     look()

@@ -201,7 +201,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     else:
         check_finished(store, directory, pipeline.name, "where the run goes on")
     begins = still_to_begin(asked.begins, pipeline, store)
-    fork = None if begins is None or begins.where is None else find(store, begins.where)
+    fork = None if begins is None or begins.where is None else find(store, begins.where, is_part=begins.is_part)
     begun = noted_beginning(store)
     token = uuid.uuid4().hex
     pinned_in(token, str(directory))

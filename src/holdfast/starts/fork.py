@@ -175,7 +175,7 @@ class Fork:
             log.info("%s", line)
         for key, data in found.files():
             self.inputs.store.put(key, data)
-        for key, data in found.workspaces():
+        for key, data in () if self.begins.is_part else found.workspaces():
             self.inputs.store.put(key, data)
         self._check_can_read_on(ended.positions, sources_place(self.inputs.directory, self.inputs.pipeline.name))
         ours = replace(found.plain, pipeline=self.inputs.pipeline.name, generation=self.transfer.generation)

@@ -6,6 +6,7 @@ changed graph.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast.checkpoint import named
@@ -61,30 +62,16 @@ def create(
     header = read_origin(directory / below / FILE_NAME)
     check_logs(directory / below)
     batch_id = last_logged(directory / below, "commits")
-    if batch_id < 0 or batch_id + 1 < len(header.seek) - 1:
+    has_begun_behind = bool(header.seek) and header.base > 1
+    if batch_id + 1 < header.replay_count or (batch_id < 0 and not has_begun_behind):
         raise _nothing_finished(pipeline)
-    found = read_offsets(directory / below, batch_id)
-    step_epoch, batch_us = header.step_time(batch_id, found.batch_us)
-    ended = EpochEnd(header.base + batch_id, step_epoch, found.positions, batch_us)
-    made = _there_already(store, header, ended)
-    if made is None:
-        graph = read_graph(store, below)
-        operators: dict[str, OperatorState] = {}
-        if graph.state_schemas:
-            try:
-                seed = seed_of(directory, below)
-                operators = stored_state(
-                    lambda: run_session(session_of(settings, rows=RowsInJvm.NONE), 1),
-                    store,
-                    directory,
-                    below,
-                    batch_id,
-                    graph,
-                    seed,
-                )
-            except Exception as error:
-                raise translate(error, pipeline, f"the checkpoint {name!r}") from error
-        made = Manifest(pipeline, generation, clock.now_us(), header.graph or "", ended, graph.buckets, operators)
+    if batch_id < 0:
+        made = _as_begun(store, directory, below, pipeline, generation, clock.now_us())
+    else:
+        try:
+            made = _as_finished(store, directory, below, batch_id, pipeline, generation, settings, clock)
+        except Exception as error:
+            raise translate(error, pipeline, f"the checkpoint {name!r}") from error
     named.put_named(store, name, made)
     try:
         verify(store, made)  # written, then looked: a run that was started meanwhile may have pruned its files
@@ -97,6 +84,53 @@ def create(
             pipeline=pipeline,
         ) from error
     return made
+
+
+def _as_finished(
+    store: Store,
+    directory: Path,
+    below: str,
+    batch_id: int,
+    pipeline: str,
+    generation: int,
+    settings: Settings,
+    clock: Clock,
+) -> Manifest:
+    """Return the end of the last batch that a directory has finished."""
+    header, found = read_origin(directory / below / FILE_NAME), read_offsets(directory / below, batch_id)
+    step_epoch, batch_us = header.step_time(batch_id, found.batch_us)
+    ended = EpochEnd(header.base + batch_id, step_epoch, found.positions, batch_us)
+    there = _there_already(store, header, ended)
+    if there is not None:
+        return there
+    graph, operators = read_graph(store, below), dict[str, OperatorState]()
+    if graph.state_schemas:
+        seed = seed_of(directory, below)
+        operators = stored_state(
+            lambda: run_session(session_of(settings, rows=RowsInJvm.NONE), 1),
+            store,
+            directory,
+            below,
+            batch_id,
+            graph,
+            seed,
+        )
+    return Manifest(pipeline, generation, clock.now_us(), header.graph or "", ended, graph.buckets, operators)
+
+
+def _as_begun(store: Store, directory: Path, below: str, pipeline: str, generation: int, now_us: int) -> Manifest:
+    """Return the end behind which a directory began that has finished none of its own: after a move, a rewind, a fork.
+
+    Its state is that of the snapshot that the directory began with.
+    """
+    header, seed = read_origin(directory / below / FILE_NAME), seed_of(directory, below)
+    before = header.base - 1
+    ended = EpochEnd(before, before, header.seek[-1], now_us)
+    if seed is None:
+        buckets = read_graph(store, below).buckets
+        return Manifest(pipeline, generation, now_us, header.graph or "", ended, buckets)
+    ended = replace(seed.ended, epoch=before, positions=header.seek[-1])
+    return replace(seed, generation=generation, at_us=now_us, graph=header.graph or "", ended=ended)
 
 
 def _there_already(store: Store, header: DirectoryHeader, ended: EpochEnd) -> Manifest | None:

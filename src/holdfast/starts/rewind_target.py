@@ -100,6 +100,11 @@ class Rewound:
     is_from_journal: bool = False
 
 
+def is_name(to: str) -> bool:
+    """Return whether the target of a rewind is the name of a checkpoint: neither an epoch nor a time."""
+    return not to.isdigit() and _time_us(to) is None
+
+
 def target(
     store: Store, pipeline: str, to: str, steps: Sequence[EpochSpan], *, has_state: bool, graph: str = ""
 ) -> RewindTarget:
@@ -125,14 +130,11 @@ def target(
     InvalidPipeline
         If nothing reaches so far: says how far it does.
     """
-    if not to.isdigit() and (at_us := _time_us(to)) is None:
+    if is_name(to):
         return _named(store, pipeline, to)
     ends = reachable(store, pipeline, steps) if has_state else {step.ended.epoch: step.ended for step in steps}
-    if to.isdigit():
-        found = ends.get(int(to))
-    else:
-        assert at_us is not None
-        found = _at(at_us, ends, steps)
+    at_us = None if to.isdigit() else _time_us(to)
+    found = ends.get(int(to)) if at_us is None else _at(at_us, ends, steps)
     if found is None:
         raise _out_of_reach(pipeline, to, ends, has_state=has_state)
     restored = _restored(store, pipeline, found, steps, graph) if has_state else None

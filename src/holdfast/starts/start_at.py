@@ -52,12 +52,15 @@ class StartAt:
         The state of operators.
     has_ticks : bool
         Whether the time is a number of ticks.
+    is_part : bool
+        Whether the named checkpoint is the part of a shard: what sources remember is there for all shards already.
     """
 
     where: str | None = None
     at_us: int | None = None
     state: tuple[GivenState, ...] = ()
     has_ticks: bool = field(default=False, compare=False)
+    is_part: bool = field(default=False, compare=False)
 
     @staticmethod
     def of(

@@ -114,7 +114,7 @@ class TargetState:
         if found.restored is None:
             return
         if found.named is not None:
-            kept = portable.kept(self.store, to)
+            kept = portable.kept(self.store, to, is_part=True)
             for key, data in kept.files():
                 self.store.put(key, data)
             commit(self.store, kept.plain)

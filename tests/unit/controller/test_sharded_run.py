@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.controller.controller import ShardedRun
-from holdfast.controller.kept_shard import KeptShard, ShardWays
+from holdfast.controller.kept_shard import KeptShard, ShardRun, ShardWays
 from holdfast.errors import (
     KINDS,
     Corrupt,
@@ -86,9 +86,14 @@ class Field:
     refusals: dict[int, list[HoldfastError]] = field(default_factory=dict)
     taken_over: list[int] = field(default_factory=list)
     torn_down: list[str] = field(default_factory=list)
+    named: list[tuple[str, int]] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
     epoch: int = 0
     has_jvm: bool = True
+
+    def put_name(self, name: str, runs: Sequence[ShardRun]) -> int:
+        self.named.append((name, len(runs)))
+        return 41
 
     def started(self, shard: int) -> ScriptedRun:
         refusals = self.refusals.get(shard)
@@ -119,6 +124,7 @@ def running(field: Field, shards: int = 3, retry: RetryPolicy = QUICK) -> Iterat
         [field.shard(number, retry) for number in range(shards)],
         record=lambda each: field.records.append([*each]),
         record_every_s=0.01,
+        put_name=field.put_name,
         tear_down=lambda: field.torn_down.append("torn down"),
     )
     try:
@@ -302,6 +308,7 @@ def test_each_kind_of_error_has_a_reaction(kind: str) -> None:
 def test_a_checkpoint_of_all_is_refused_while_one_is_down(shards: Field) -> None:
     with running(shards, retry=RetryPolicy(4, 3600, 3600)) as run:
         assert run.checkpoint_now() == 0
+        assert (run.checkpoint_now("before"), shards.named) == (41, [("before", 3)])
         shards.refusals[1] = [AWAY]
         shards.runs[1][0].end(AWAY)
         eventually(lambda: run.status().shards[1].state == "waiting")

@@ -178,7 +178,7 @@ class StartComparison:
 
     def _mended(self, node: SinkNode, checkpoint: Path, sink: Sink, check_fenced: Callable[[], object]) -> ComparedSink:
         try:
-            return _told(self._reconciling(node, checkpoint).mend(sink))
+            return compared_as(self._reconciling(node, checkpoint).mend(sink))
         except LASTING as error:
             return self._left_alone(node, error)
         except Unavailable:
@@ -186,19 +186,7 @@ class StartComparison:
             raise
 
     def _left_alone(self, node: SinkNode, error: HoldfastError) -> ComparedSink:
-        """Return that a sink is left as it is, for the reason of an error; refuse the start if it was named."""
-        if node.name not in self.wanted:
-            return ComparedSink(node.name, why_not=f"{error.what} {error.why}".strip())
-        if isinstance(error, InvalidPipeline):
-            raise error
-        raise InvalidPipeline(
-            f"sink {node.name!r} of pipeline {self.pipeline.name!r} is left as it is: it cannot be compared with what "
-            "it should hold.",
-            why=f"{error.what} {error.why}".strip(),
-            do="start without naming it. Rows that became dead letters are known to the checkpoint that led then.",
-            pipeline=self.pipeline.name,
-            participant=node.name,
-        ) from error
+        return left_alone(self.pipeline.name, node.name, error, is_wanted=node.name in self.wanted)
 
     def _forget(self, checkpoint: Path) -> None:
         """Remove what was computed, unless another process is at it."""
@@ -240,7 +228,29 @@ def _refilling(node: SinkNode) -> InvalidPipeline:
     )
 
 
-def _told(found: Reconciled) -> ComparedSink:
+def left_alone(pipeline: str, sink: str, error: HoldfastError, *, is_wanted: bool) -> ComparedSink:
+    """Return that a sink is left as it is, for the reason of an error; refuse the start if it was named.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it was.
+    """
+    if not is_wanted:
+        return ComparedSink(sink, why_not=f"{error.what} {error.why}".strip())
+    if isinstance(error, InvalidPipeline):
+        raise error
+    raise InvalidPipeline(
+        f"sink {sink!r} of pipeline {pipeline!r} is left as it is: it cannot be compared with what it should hold.",
+        why=f"{error.what} {error.why}".strip(),
+        do="start without naming it. Rows that became dead letters are known to the checkpoint that led then.",
+        pipeline=pipeline,
+        participant=sink,
+    ) from error
+
+
+def compared_as(found: Reconciled) -> ComparedSink:
+    """Return what a comparison has found, as the status of a run has it."""
     return ComparedSink(
         found.sink,
         found.epoch,
