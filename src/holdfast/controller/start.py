@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.clock import SystemClock
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
-from holdfast.controller.found_shards import check_not_lost
+from holdfast.controller.first_layout import FirstLayout
+from holdfast.controller.found_shards import known_layout
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
@@ -29,6 +33,7 @@ from holdfast.shards.progress import write_progress
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import answers, is_fair, session_of
+from holdfast.spark.physical_plan import columns_of_sinks
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
 from holdfast.starts.in_doubt import take_over_alone
@@ -36,7 +41,6 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import is_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,20 +74,20 @@ def _begin(asked: StartOptions) -> Run:
     wanted = asked.settings.shards
     is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
     is_one = not wanted or (wanted == 1 and not is_divided)
-    if is_one and asked.only_shard is None and not _has_shards(asked.checkpoint):
-        settings = asked.settings
-        retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
-        retry.call(
-            lambda: check_not_lost(asked.pipeline, asked.checkpoint), lambda error: isinstance(error, Unavailable)
-        )
+    if is_one and asked.only_shard is None and not _has_shards(asked):
         return begin_run(asked)
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
     return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
 
 
-def _has_shards(checkpoint: str) -> bool:
-    return not is_address(checkpoint) and newest_layout(open_store(str(checkpoint_directory(checkpoint)))) is not None
+def _has_shards(asked: StartOptions) -> bool:
+    """Return whether the pipeline ran in shards before, as its checkpoint says, or, where it is lost, its sinks."""
+    directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
+    settings = asked.settings
+    retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
+    found = retry.call(lambda: known_layout(asked.pipeline, directory), lambda error: isinstance(error, Unavailable))
+    return found is not None
 
 
 @dataclass(frozen=True)
@@ -115,12 +119,16 @@ class ShardStarts:
         try:
             known = newest_layout(store)
             check_key(pipeline.name, known, by)
+            first = FirstLayout(graphs, self._rearranging.moving, self._columns)
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
+                if to_open := self._rearranging.to_open:
+                    first.open(to_open)
+            elif not newest_directory(store):
+                first.record(settings.shards or 1, by)
             self._rearranging.arrange(settings.shards, by)
-            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by)
-            session = self._session()
-            shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
+            layout = Dealing(graphs, store, self._rearranging.moving).layout()
+            shards = [self._shard(graphs, layout, shard, self._session) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
                 pipeline,
@@ -181,8 +189,12 @@ class ShardStarts:
         holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
         return replace(self.asked, pipeline=graphs.of(layout, shard), checkpoint=checkpoint, on_takeover=holds)
 
+    def _columns(self) -> Mapping[str, pa.Schema]:
+        return columns_of_sinks(self.asked.pipeline, self._session, is_columnar=self.asked.settings.columnar)
+
+    @cached_property
     def _session(self) -> SparkSession:
-        """Return a session on the context of all shards; say so if its jobs would wait for each other."""
+        """A session on the context of all shards; it is said if its jobs would wait for each other."""
         asked = self.asked
         session = asked.session or session_of(asked.settings, rows=rows_in_jvm(asked.pipeline, asked.settings))
         if not is_fair(session):

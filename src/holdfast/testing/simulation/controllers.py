@@ -7,17 +7,19 @@ each segment's position is in the ledger of some shard, and where it is in two, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.controller.moving import Moving, StandingShard, check_layout, is_carried_through
-from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.controller.moving import Ledgers, Moving, StandingShard, check_layout, is_carried_through
+from holdfast.errors import Diverged, Fenced, InDoubt, Unavailable
 from holdfast.ports import Store
+from holdfast.positions import Positions
 from holdfast.retry import RetryPolicy
 from holdfast.shards.assignment import Assignment, assign
-from holdfast.shards.layout import ShardLayout, settled_layout
+from holdfast.shards.layout import ShardLayout, newest_layout, settled_layout
+from holdfast.shards.recovery import recover_shards
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.simulation.engine import EngineConflict, Load
 from holdfast.testing.simulation.process import Baton, CrashAt, Process, SimulatedCrash
@@ -72,18 +74,33 @@ class SimulatedController:
         self._processes.append(process)
         return FaultyStore(self.world.store, process)
 
-    def start(self, shard_count: int) -> ShardLayout:
-        """Take all shards over and let them stand under a layout of so many; returns that layout."""
+    def start(self, shard_count: int = 0) -> ShardLayout:
+        """Take all shards over and let them stand under a layout of so many; returns that layout.  0: as there are."""
+        has_begun = newest_layout(self.store) is not None or EngineDirectory(self.store).has_begun
+        if not has_begun and len(self.world.ledgers()) > 1:
+            with self._moving() as moving:
+                moving.first(self.world.ledgers, self._layout_of)
+        with self._moving() as moving:
+            layout = moving.settle() or ShardLayout(Assignment())
+            if shard_count not in (0, layout.shard_count):
+                return moving.change(layout, shard_count, self._deal)
+            with suppress(Diverged):  # sinks of a shard differ: a run can mend that, until then nothing is dealt
+                return moving.note(layout, self._deal) if layout.number else layout
+            return layout
+
+    @contextmanager
+    def _moving(self) -> Iterator[Moving]:
         with ExitStack() as lives:
 
             def connect(number: int) -> StandingShard:
                 return lives.enter_context(self.life(number)).standing()
 
-            moving = self.make_moving(PIPELINE, self.store, connect, lambda layout: unit_of)
-            layout = moving.settle() or ShardLayout(Assignment())
-            if layout.shard_count != shard_count:
-                return moving.change(layout, shard_count, self._deal)
-            return moving.note(layout, self._deal) if layout.number else layout
+            yield self.make_moving(PIPELINE, self.store, connect, lambda layout: unit_of)
+
+    def _layout_of(self, said: Sequence[Ledgers]) -> tuple[ShardLayout, Mapping[int, Positions]]:
+        ledgers = [{sink: each.held for sink, each in of.items()} for of in said]
+        found = recover_shards(ledgers, unit_of)
+        return self._deal(ShardLayout(found.assignment)), found.hand_overs
 
     def run_in_rounds(self, layout: ShardLayout) -> None:
         """Run the shards of a layout to the end of what there is: an epoch of each in turn, started again for it."""
@@ -94,14 +111,14 @@ class SimulatedController:
 
     def _run_epoch(self, layout: ShardLayout, number: int) -> bool:
         with self.life(number) as life:
-            life.coordinator.open()
+            life.open()
             self.check(self.store, layout.number, PIPELINE)
             return life.engine(self.world.segments_under(layout.assignment, number)).run(1)
 
     def run_one(self, number: int) -> None:
         """Run one shard alone, as on a host of its own, under the layout that holds; if there is one, and it may."""
         with self.life(number) as life:
-            life.coordinator.open()
+            life.open()
             layout = settled_layout(self.store)
             if layout is None or number >= layout.shard_count:
                 return
