@@ -23,13 +23,14 @@ from holdfast.errors import Diverged, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle
 from holdfast.graph.trigger import available_now, every
 from holdfast.pipeline import Pipeline
-from holdfast.shards.layout import ShardLayout, newest_layout
+from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
 from holdfast.shards.naming import shard_checkpoint
 from holdfast.shards.progress import read_progress
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
 from holdfast.starts.start import begin_run
 from holdfast.starts.starting import Starting
+from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 from tests.spark.running import arrive, eventually, sqlite_rows
 
@@ -227,7 +228,8 @@ def test_shards_whose_checkpoint_is_lost_go_on_from_their_sinks(
 ) -> None:
     """Section 8: with another number, too; the second time, what the first one has recovered is lost."""
     place.arrive(*DIRECTORIES)
-    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    shard_count = 2
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=shard_count)
     for count in counts:
         place.arrive(*DIRECTORIES)
         fail_at(point, 1)
@@ -238,12 +240,15 @@ def test_shards_whose_checkpoint_is_lost_go_on_from_their_sinks(
         faults.install(None)
         shutil.rmtree(place.checkpoint)
         place.arrive(*DIRECTORIES, "new")
+        planned = Rearranging(place.pipeline(), place.checkpoint, Settings()).plan(4)
+        assert planned.before == shard_count
         if point == "after-publish":  # two sinks of shard 1 differ: only a run makes them equal
             with pytest.raises(Diverged, match="hold less than others"):
                 place.pipeline().start(checkpoint=place.checkpoint, shards=3)
         run = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=count)
         assert place.table() == place.store() == place.ids
-        assert len(run.status().shards) == (count or (2 if len(counts) == 1 else 3))
+        shard_count = count or shard_count
+        assert len(run.status().shards) == shard_count
 
 
 def test_one_run_whose_checkpoint_is_lost_goes_on_in_shards(place: Place) -> None:
@@ -254,6 +259,51 @@ def test_one_run_whose_checkpoint_is_lost_goes_on_in_shards(place: Place) -> Non
     run = place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
     assert place.table() == place.store() == place.ids
     assert len(run.status().shards) == 2
+
+
+def test_state_of_shards_whose_checkpoint_is_lost_is_rebuilt_if_that_is_asked_for(place: Place) -> None:
+    """As a single run does: each shard counts on from what its segments had."""
+    rides = hf.read.files(str(place.directory / "in"), schema="id BIGINT", name="rides")
+    halves = rides | hf.select("id % 2 AS half", name="halves")
+    counts = halves | hf.accumulate(by="half", n=hf.count(), name="counts")
+    table = counts | hf.write.sqlite(str(place.directory / "rides.db"), table="rows", name="table")
+    pipeline = hf.Pipeline("rides", table, shards="independent")
+    place.arrive(*DIRECTORIES)
+    pipeline.run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    shutil.rmtree(place.checkpoint)
+    place.arrive(*DIRECTORIES)
+    with pytest.raises(Diverged, match="holds epoch"):
+        pipeline.start(checkpoint=place.checkpoint)
+    run = pipeline.run(checkpoint=place.checkpoint, trigger=available_now(), rebuild_state=True)
+    assert len(run.status().shards) == 2
+    for half in (0, 1):
+        found = sqlite_rows(place.directory / "rides.db", f"SELECT n FROM rows WHERE half = {half}")
+        assert len(found) == len([each for each in place.ids if each % 2 == half])
+        times = [found.count(n) for n in range(1, max(found) + 1)]
+        assert times == sorted(times, reverse=True), "a count is left out, or is there again"
+        assert times[0] == 2
+
+
+def test_shards_of_a_layout_that_opened_no_sinks_are_opened_before_one_runs(place: Place) -> None:
+    """A record of an older version: some of its shards may not have begun."""
+    place.arrive(*DIRECTORIES)
+    store = LocalStore(str(place.checkpoint))
+    store.prepare()
+    layout = record_layout(store, place.graphs().first(3, ""))
+    assert layout is not None
+    key = "shards/layout/00000001.json"
+    value = sealed.load(store.get(key) or b"")
+    store.put(key, sealed.dump({name: of for name, of in value.items() if name != "opened"}))
+    rearranging = Rearranging(place.pipeline(), place.checkpoint, Settings())
+    assert rearranging.to_open == [0, 1, 2]
+    with pytest.raises(InvalidPipeline, match="has not begun"):
+        place.pipeline().start(checkpoint=place.checkpoint, only_shard=2)
+    run = place.pipeline().start(checkpoint=place.checkpoint, trigger=every("50 ms"))
+    assert set(place.ledgers()) == {"rides", "rides-1", "rides-2"}
+    eventually(lambda: place.table() == place.ids, what="rows of all shards")
+    run.stop()
+    assert run.wait()
+    assert rearranging.to_open == []
 
 
 def test_no_shard_begins_before_the_sinks_of_all_are_open(place: Place) -> None:
