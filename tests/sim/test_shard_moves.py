@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -41,6 +42,13 @@ def test_no_seed_loses_or_doubles_a_row_while_the_number_of_shards_changes():
 
 
 @pytest.mark.slow
+def test_no_seed_loses_or_doubles_a_row_while_checkpoints_are_lost():
+    """In 61 and 314 it is lost between two sinks of the first epoch, and another number is asked for."""
+    chosen = [int(SEED)] if SEED else [61, 314, *range(30)]
+    assert run(partial(simulate_moves, loses_checkpoint=True), chosen) > len(chosen) or SEED
+
+
+@pytest.mark.slow
 def test_controllers_and_hosts_that_start_at_once_leave_every_row_once():
     chosen = [int(SEED)] if SEED else range(40)
     assert run(simulate_contest, chosen) > len(chosen) or SEED
@@ -49,7 +57,7 @@ def test_controllers_and_hosts_that_start_at_once_leave_every_row_once():
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("play", [simulate_moves, simulate_contest])
+@pytest.mark.parametrize("play", [simulate_moves, partial(simulate_moves, loses_checkpoint=True), simulate_contest])
 def test_thousands_of_seeds_of_moves(play, part):
     chosen = part_of_seeds(part, PARTS)
     assert run(play, chosen) > len(chosen), "the seeds hardly crash anything"

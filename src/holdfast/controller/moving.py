@@ -113,6 +113,9 @@ class StandingShard:
         held = {name: _plain(of.positions) for name, of in self._held.items()}
         positions = next(iter(held.values()), _plain(finished))
         behind = [name for name, of in held.items() if of != positions or not covers_all(of, finished)]
+        if not self.directory.last_epoch() and all(of.epoch <= 1 for of in self._held.values()):
+            # The checkpoint is lost: it may have died between two sinks in its first epoch, and neither is a new one.
+            behind += [name for name in self._remembering if self._held and name not in self._held]
         if not held and finished:  # its sinks were emptied; or none of them remembers what it holds
             behind = self._remembering
         if behind:
