@@ -111,3 +111,23 @@ def test_a_process_that_dies_while_segments_move(moved: tuple[Moved, int], strid
     case.place.arrive(*DIRECTORIES)
     case.place.run(case.layout())
     case.place.check_rows()
+
+
+@pytest.mark.parametrize("stride", [3 * STRIDE, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_process_that_dies_while_segments_move_and_its_checkpoint_is_lost(
+    moved: tuple[Moved, int], stride: int
+) -> None:
+    """Section 8: sinks say which shard has what, also where a segment is in two ledgers."""
+    case, count = moved
+    places = case.move(count)
+    assert places
+    ids = [*case.place.ids]
+    for place in range(1 + stride // 2, places + 1, stride):
+        case.restore()
+        case.place.ids[:] = ids
+        assert case.move(count, place) is None
+        shutil.rmtree(case.place.checkpoint)
+        case.place.arrive(*DIRECTORIES)
+        case.place.run_as_one()
+        case.place.check_rows()
+        assert not case.place.rearranging.is_unfinished

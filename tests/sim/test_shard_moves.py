@@ -1,7 +1,9 @@
 """Another number of shards: segments move between them, whatever dies and whenever (design/0048, section 6)."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -40,6 +42,13 @@ def test_no_seed_loses_or_doubles_a_row_while_the_number_of_shards_changes():
 
 
 @pytest.mark.slow
+def test_no_seed_loses_or_doubles_a_row_while_checkpoints_are_lost():
+    """In 61 and 314 it is lost between two sinks of the first epoch, and another number is asked for."""
+    chosen = [int(SEED)] if SEED else [61, 314, *range(30)]
+    assert run(partial(simulate_moves, loses_checkpoint=True), chosen) > len(chosen) or SEED
+
+
+@pytest.mark.slow
 def test_controllers_and_hosts_that_start_at_once_leave_every_row_once():
     chosen = [int(SEED)] if SEED else range(40)
     assert run(simulate_contest, chosen) > len(chosen) or SEED
@@ -48,7 +57,7 @@ def test_controllers_and_hosts_that_start_at_once_leave_every_row_once():
 @pytest.mark.slow
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("play", [simulate_moves, simulate_contest])
+@pytest.mark.parametrize("play", [simulate_moves, partial(simulate_moves, loses_checkpoint=True), simulate_contest])
 def test_thousands_of_seeds_of_moves(play, part):
     chosen = part_of_seeds(part, PARTS)
     assert run(play, chosen) > len(chosen), "the seeds hardly crash anything"
@@ -66,9 +75,9 @@ def a_world():
     )
 
 
-def live(world, shard_count, dies_at=None):
+def live(world, shard_count=0, dies_at=None, make_moving=Moving):
     """Start with so many shards and run them to the end; returns how many writes it took, or None if it died."""
-    controller = SimulatedController(world, dies_at)
+    controller = SimulatedController(world, dies_at, make_moving=make_moving)
     try:
         controller.run_in_rounds(controller.start(shard_count))
     except SimulatedCrash:
@@ -120,6 +129,57 @@ def test_a_change_that_dies_twice_is_carried_through():
             live(world, 2, dies_at=second)
             live(world, 3)
             check(world)
+
+
+# --- the checkpoint is lost at each durable write ---------------------------------------------------------------------
+
+
+def recover(world, shard_count):
+    """Lose the checkpoint, and start again: with another number, if a run need not make the sinks equal first."""
+    world.lose_checkpoint()
+    for segment in [*world.topic.ends]:
+        world.topic.arrive(segment, 1)
+    with suppress(Diverged):
+        live(world, shard_count)
+    live(world)
+    live(world, shard_count)
+    check_rows(world)
+
+
+def check_rows(world):
+    """Look at everything but this: a sink that lacks an epoch gets it as it is evaluated then; its decision is lost."""
+    world.finish()
+    problems = [problem for problem in world.audit() if "two values" not in problem]
+    assert problems == [], "\n".join(world.trace)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2, 3), pytest.param(2, 2, marks=pytest.mark.nightly), pytest.param(3, 1, marks=pytest.mark.nightly)],
+)
+def test_a_checkpoint_that_is_lost_at_any_write_is_recovered_from_the_sinks(before, after):
+    """Of shards that run, and of those whose segments are about to move."""
+    places = live(grown(before), after)
+    for n in range(1, places + 1):
+        world = grown(before)
+        assert live(world, after, dies_at=n) is None
+        recover(world, before if n % 2 else after)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loses", [False, True])
+def test_a_recovery_that_dies_at_any_write_is_done_by_the_next_start(loses):
+    """Also if what it had written is lost in its turn; in the middle of a move, which is where most is to be done."""
+    places = live(grown(2), 3)
+    for first in range(1, places + 1, 1 if IS_WHOLE else 17):
+        for second in range(1, places + 1, 1 if IS_WHOLE else 11):
+            world = grown(2)
+            live(world, 3, dies_at=first)
+            world.lose_checkpoint()
+            live(world, dies_at=second)
+            recover(world, 3) if loses else live(world)
+            check_rows(world)
 
 
 def planned_and_dead(make_moving=Moving):
@@ -217,7 +277,7 @@ class LeavesItUnfinished(Moving):
 
     def settle(self):
         layout = settled_layout(self.store)
-        self._take(range(layout.shard_count if layout else 1))
+        self.take(range(layout.shard_count if layout else 1))
         return layout
 
 
@@ -243,6 +303,13 @@ class MovesWithoutLayout(Moving):
         return super()._record(layout)
 
 
+class HandsNothingOver(Moving):
+    """Leaves a segment that is in two ledgers in both."""
+
+    def first(self, ask, layout_of):
+        return super().first(ask, lambda said: (layout_of(said)[0], {}))
+
+
 def fails(play, seed, **mutation):
     try:
         return play(seed, **mutation).problems
@@ -254,6 +321,22 @@ def fails(play, seed, **mutation):
 @pytest.mark.parametrize("make", [GivesFirst, BeginsFirst, LeavesItUnfinished, MovesWithoutLayout])
 def test_a_wrong_order_of_a_move_is_noticed(make):
     assert any(fails(simulate_moves, seed, make_moving=make) for seed in range(20))
+
+
+@pytest.mark.slow
+def test_a_segment_that_stays_in_two_ledgers_is_noticed():
+    def is_wrong(n):
+        world = grown(2)
+        live(world, 3, dies_at=n)
+        world.lose_checkpoint()
+        try:
+            live(world, make_moving=HandsNothingOver)
+            recover(world, 3)
+        except (AssertionError, Diverged):
+            return True
+        return False
+
+    assert any(is_wrong(n) for n in range(1, live(grown(2), 3) + 1))
 
 
 @pytest.mark.slow

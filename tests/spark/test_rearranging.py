@@ -22,7 +22,8 @@ from holdfast.connectors.files.source.division import SEGMENT as OF_FILES
 from holdfast.connectors.rate import SEGMENT as OF_RATE
 from holdfast.connectors.segments.source import SEGMENT as OF_SEGMENTS
 from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.rearranging import UNDIVIDED, Rearranging
+from holdfast.controller.graph import UNDIVIDED
+from holdfast.controller.rearranging import Rearranging
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import NONE, Lifecycle

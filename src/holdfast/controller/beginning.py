@@ -16,11 +16,10 @@ from pathlib import Path
 from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, noted_beginning
 from holdfast.checkpoint.portable import LIST, NamedCheckpoint
 from holdfast.controller.checks import check_key
-from holdfast.controller.dealing import check_has_not_begun
+from holdfast.controller.found_shards import ask_shards, has_begun
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.named import ShardNames
 from holdfast.controller.named_parts import shard_stores
-from holdfast.controller.rearranging import unit_of
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.ports import Store
 from holdfast.shards.layout import ShardLayout, newest_layout
@@ -87,7 +86,7 @@ class ShardsBeginning:
         found = None if self.begins.where is None else self._names_at(self.begins.where)
         layout = None if found is None else self._layout_of(*found, shard_count, by)
         if noted is None:
-            check_has_not_begun(self.graphs.pipeline)
+            self._check_sinks()
             self._put_note(found)
         return layout
 
@@ -125,6 +124,17 @@ class ShardsBeginning:
     @property
     def _name(self) -> str:
         return self.graphs.pipeline.name
+
+    def _check_sinks(self) -> None:
+        """Refuse to begin so where sinks hold rows: by one run, or by shards whose checkpoint is lost."""
+        sinks = {node.name: node.spec for node in self.graphs.pipeline.sinks}
+        if has_begun(ask_shards(sinks, self._name)):
+            raise InvalidPipeline(
+                f"pipeline {self._name!r} is to begin with {self.begins}, and its sinks hold rows already.",
+                why="rows between that and where the sinks are would be lost to them, or doubled.",
+                do="go on from the sinks: start without that option; or begin anew, with another name and new sinks.",
+                pipeline=self._name,
+            )
 
     @property
     def _store(self) -> Store:
@@ -202,7 +212,7 @@ class ShardsBeginning:
             )
         check_key(self._name, found, by)
         stands = {shard: Stand(0, part.ended.positions) for shard, part in names.manifests(name).items()}
-        noted = note_beginnings(found.assignment, stands, unit_of(self.graphs, found))
+        noted = note_beginnings(found.assignment, stands, self.graphs.unit_of(found))
         fresh = replace(found, assignment=noted, number=0, moves={})
         return dealt(fresh, self.graphs.all_units(fresh))
 

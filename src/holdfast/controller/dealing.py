@@ -1,4 +1,4 @@
-"""The layout that a start uses: the newest one, with what has come since dealt to shards; or the first.
+"""The layout that a start uses: the newest one, with what has come since dealt to shards.
 
 Invariants: a segment that a shard has begun stays with it; before another shard may read what nobody has begun, all
 shards are taken over, and none has been taken over since when that counts (:meth:`Moving.note`): no run of before
@@ -15,13 +15,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from holdfast.controller.found_shards import shards_with_rows
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving
-from holdfast.errors import Diverged, InvalidPipeline, Unavailable
-from holdfast.graph.graph import Graph
+from holdfast.errors import Diverged, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import Store
-from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
+from holdfast.shards.layout import ShardLayout, newest_layout
 
 log = logging.getLogger("holdfast.run")
 
@@ -44,33 +42,19 @@ class Dealing:
     store: Store
     moving: Callable[[], AbstractContextManager[Moving]]
 
-    def layout(self, shard_count: int, by: str, first: ShardLayout | None = None) -> ShardLayout:
-        """Return the layout that is used, recorded.
+    def layout(self) -> ShardLayout:
+        """Return the layout that is used, recorded: with segments that have come.
 
-        Parameters
-        ----------
-        shard_count : int
-            How many shards there are to be where there is no layout yet.
-        by : str
-            What shards keep state apart by.
-        first : ShardLayout, optional
-            The layout where there is none yet; None: one of so many shards.
+        Those that were begun stay, the others are dealt.
 
         Raises
         ------
-        InvalidPipeline
-            If rows have been read, and it is not known by which shard.
         Unavailable
-            If a source does not answer, or another process has recorded a layout meanwhile.
+            If a source does not answer.
         """
         known = newest_layout(self.store)
-        if known is None:
-            check_has_not_begun(self.graphs.pipeline)
-            return self._record(first or self.graphs.first(shard_count, by))
-        return self._with_new_segments(known)
-
-    def _with_new_segments(self, known: ShardLayout) -> ShardLayout:
-        """Return the layout with segments that have come: those that were begun stay, the others are dealt."""
+        invariant(known is not None, "a start in shards has no layout.", pipeline=self.graphs.pipeline.name)
+        assert known is not None
         if self._dealt(known).assignment.shards == known.assignment.shards:
             return known
         try:
@@ -82,32 +66,3 @@ class Dealing:
 
     def _dealt(self, layout: ShardLayout) -> ShardLayout:
         return dealt(layout, self.graphs.all_units(layout))
-
-    def _record(self, layout: ShardLayout) -> ShardLayout:
-        found = record_layout(self.store, layout)
-        if found is None:
-            raise Unavailable(
-                f"another process has changed the layout of pipeline {self.graphs.pipeline.name!r} just now.",
-                why="it is starting the same pipeline.",
-                do="stop one of the two, and start again.",
-                pipeline=self.graphs.pipeline.name,
-            )
-        return found
-
-
-def check_has_not_begun(pipeline: Graph) -> None:
-    """Refuse a first layout where rows have been read: by one run, or by shards whose checkpoint is lost.
-
-    Raises
-    ------
-    InvalidPipeline
-        If sinks hold rows.
-    """
-    name = pipeline.name
-    if shards_with_rows(pipeline):
-        raise InvalidPipeline(
-            f"sinks of pipeline {name!r} hold rows, and its checkpoint does not say which shard has read them.",
-            why="a segment that is read by another shard than before would be read again from its beginning.",
-            do="restore the checkpoint; or begin anew, with another name and new sinks.",
-            pipeline=name,
-        )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 from holdfast.checkpoint.explained import workspace
+from holdfast.checkpoint.spark_log import MARKS
 from holdfast.connectors.reading.empty_part import EmptyPartSpec
 from holdfast.connectors.reading.parts import divisible, in_parts, part_of
 from holdfast.connectors.reading.wrapped import WrappedSpec
@@ -25,10 +26,13 @@ from holdfast.ports import SourceSpec
 from holdfast.positions import GroupSet, SegmentSet
 from holdfast.shards.assignment import Assignment, assign
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
+from holdfast.shards.moves import UnitOf
 from holdfast.shards.naming import shard_name
 
 PARTS = 60
 """Segments of a source by hash: many numbers of shards divide it.  Each is a number in every record of positions."""
+UNDIVIDED = {"files": "log", "rate": "rows", "segments": "files"}
+"""Kind of a source -> the segment that it has until it is divided: its position holds for those without one."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,13 @@ class ShardGraphs:
         Unavailable
             If a source does not answer.
         """
-        wanted = -(-shard_count // PARTS) * PARTS
-        parts = {name: wanted for name, spec in self.divisible_sources.items() if _parts_of(in_parts(spec, wanted))}
-        layout = ShardLayout(Assignment(shard_count), parts, by)
+        layout = ShardLayout(Assignment(shard_count), self.parts(shard_count), by)
         return dealt(layout, self.all_units(layout))
+
+    def parts(self, shard_count: int) -> dict[str, int]:
+        """Return how many segments by hash each source is to have that has such, where none are known yet."""
+        wanted = -(-shard_count // PARTS) * PARTS
+        return {name: wanted for name, spec in self.divisible_sources.items() if _parts_of(in_parts(spec, wanted))}
 
     def all_units(self, layout: ShardLayout) -> dict[str, dict[str, str]]:
         """Return source -> segment -> unit, of the segments that there are now."""
@@ -139,6 +146,22 @@ class ShardGraphs:
         spec = divisible(self._whole(layout, source))
         assert spec is not None
         return f"{source}:{segment}" if layout.by in ("", INDEPENDENT) else spec.group_of(segment)
+
+    def unit_of(self, layout: ShardLayout) -> UnitOf:
+        """Return what says which unit a name in the positions of a source is of."""
+        undivided, notes = self.whole_segments, frozenset(MARKS.values())
+
+        def unit(source: str, name: str) -> str | None:
+            if source not in undivided or name in notes:
+                return None
+            return "" if name.startswith("@") or name == undivided[source] else self.unit(layout, source, name)
+
+        return unit
+
+    @cached_property
+    def whole_segments(self) -> dict[str, str]:
+        """Source -> the segment that it has until it is divided; empty where its segments are its system's."""
+        return {name: UNDIVIDED.get(_kind(spec), "") for name, spec in self.divisible_sources.items()}
 
     def of(self, layout: ShardLayout, shard: int) -> Graph:
         """Return the graph of a shard: its sources read the segments that the layout gives it."""
@@ -196,6 +219,12 @@ def dealt(layout: ShardLayout, units: Mapping[str, Mapping[str, str]]) -> ShardL
     """Return a layout with units of sources; those that have a shard keep it."""
     new = [unit for of in units.values() for unit in of.values()]
     return replace(layout, assignment=assign(layout.assignment, new))
+
+
+def _kind(spec: SourceSpec) -> str:
+    while isinstance(spec, WrappedSpec):
+        spec = spec.given
+    return spec.kind
 
 
 def _inputs(node: Node, *, is_table: bool) -> list[Node]:

@@ -10,18 +10,21 @@ What only grows: the number of the layout; in each shard, its generation and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import remembers
 from holdfast.errors import Diverged, Fenced
-from holdfast.ports import EpochRecord, Explanation, Held, Sink, Store
+from holdfast.ports import EpochRecord, Explanation, Held, Sink, SinkLedger, Store
 from holdfast.positions import Positions, covers_all
 from holdfast.shards.assignment import Assignment, regroup
 from holdfast.shards.layout import ShardLayout, record_layout, settled_layout
 from holdfast.shards.moves import Move, Stand, UnitOf, moves_between, note_beginnings
+
+Ledgers = Mapping[str, SinkLedger]
+"""Sink -> what it knows of a shard."""
 
 
 class ShardDirectory(Protocol):
@@ -70,6 +73,8 @@ class StandingShard:
     coordinator: Coordinator
     sinks: Sequence[Sink]
     directory: ShardDirectory
+    answers: Mapping[str, Held] = field(default_factory=dict)
+    """Sink -> what it held when the shard was taken over."""
     _last_epoch: int = 0
     _held: dict[str, Held] = field(default_factory=dict)
 
@@ -88,6 +93,7 @@ class StandingShard:
             on_expired=lambda expired, held: self._refuse([each.sink for each in expired]),
         )
         self._last_epoch = resumption.last_epoch
+        self.answers = resumption.held
         held = {name: of for name, of in resumption.held.items() if not of.is_empty}
         self._held = {name: held[name] for name in self._remembering if name in held}
 
@@ -107,6 +113,9 @@ class StandingShard:
         held = {name: _plain(of.positions) for name, of in self._held.items()}
         positions = next(iter(held.values()), _plain(finished))
         behind = [name for name, of in held.items() if of != positions or not covers_all(of, finished)]
+        if not self.directory.last_epoch() and all(of.epoch <= 1 for of in self._held.values()):
+            # The checkpoint is lost: it may have died between two sinks in its first epoch, and neither is a new one.
+            behind += [name for name in self._remembering if self._held and name not in self._held]
         if not held and finished:  # its sinks were emptied; or none of them remembers what it holds
             behind = self._remembering
         if behind:
@@ -146,6 +155,13 @@ class StandingShard:
         epoch, positions = move.end if gives else move.receipt
         if wanted is None or self._last_epoch >= epoch:
             return
+        self._hand_over(epoch, positions)
+
+    def hand_over(self, positions: Positions) -> None:
+        """Let all its sinks hold these positions, in an epoch without rows."""
+        self._hand_over(self._last_epoch + 1, positions)
+
+    def _hand_over(self, epoch: int, positions: Positions) -> None:
         generation, pts = self.coordinator.generation, [of.pts for of in self._held.values() if of.pts is not None]
         explanations = self.directory.explanations(self.coordinator.explained)
         record = EpochRecord(self.name, epoch, generation, positions, min(pts, default=None), explanations=explanations)
@@ -214,10 +230,50 @@ class Moving:
             new = sorted(wanted - self.shards.keys())
             if not new:
                 break
-            self._take(new)
+            self.take(new)
         if layout is not None and layout.moves:
             self._carry_through(layout)
         return layout
+
+    def first(
+        self,
+        ask: Callable[[], Sequence[Ledgers]],
+        layout_of: Callable[[Sequence[Ledgers]], tuple[ShardLayout, Mapping[int, Positions]]],
+    ) -> ShardLayout:
+        """Record the first layout of a checkpoint, when every sink knows every shard of it; returns the one that holds.
+
+        Parameters
+        ----------
+        ask : callable
+            Returns what sinks know of each shard, up to the first that none knows: shards whose checkpoint is lost.
+        layout_of : callable
+            Given that, returns the layout, and the positions that sinks of shards have to be given before one runs.
+
+        Raises
+        ------
+        Fenced
+            If another controller has taken a shard over, or recorded a layout.  It goes on.
+        HoldfastError
+            Whatever taking a shard over raises.
+
+        Notes
+        -----
+        Durable writes: 1. the takeovers.  A crash within leaves shards that hold what they held.  2. hand-overs, each
+        decided in the shard's ledger, in the order of the shards: before one gives a segment away, a lower one has it.
+        3. the layout.  A crash before it leaves a checkpoint without one: the next start asks the sinks again.
+        """
+        said = ask()
+        while len(said) > len(self.shards):
+            self.take(range(len(said)))
+            said = ask()  # what older runs have written until they were fenced
+        layout, hand_overs = layout_of(said)
+        self.take(range(layout.shard_count))
+        found = settled_layout(self.store)
+        if found is not None:
+            return found
+        for number, positions in sorted(hand_overs.items()):
+            self.shards[number].hand_over(positions)
+        return self._record(layout)
 
     def note(self, layout: ShardLayout, deal: Callable[[ShardLayout], ShardLayout]) -> ShardLayout:
         """Note what the shard with the rest has begun to read, and deal what is new; returns the layout that holds.
@@ -265,7 +321,7 @@ class Moving:
         2. what is received.  3. what is given.  4. a directory for each shard.  A crash within leaves shards that
         stand at different steps: each is asked, and passes over what its sinks hold.
         """
-        self._take([number for number in range(shard_count) if number not in self.shards])
+        self.take(range(shard_count))
         stands = {number: replace(stand, planned={}) for number, stand in self._stands().items()}
         unit_of = self.unit_of(layout)
         before = deal(replace(layout, assignment=note_beginnings(layout.assignment, stands, unit_of)))
@@ -276,11 +332,13 @@ class Moving:
         self._carry_through(found)
         return found
 
-    def _take(self, numbers: Collection[int]) -> None:
+    def take(self, numbers: Iterable[int]) -> None:
+        """Take shards over that are not yet: each sink knows them then."""
         for number in numbers:
-            shard = self.connect(number)
-            shard.open()
-            self.shards[number] = shard
+            if number not in self.shards:
+                shard = self.connect(number)
+                shard.open()
+                self.shards[number] = shard
 
     def _stands(self) -> dict[int, Stand]:
         found = {number: shard.stand() for number, shard in self.shards.items()}

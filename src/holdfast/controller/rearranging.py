@@ -11,23 +11,24 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.graph_record import GRAPH, state_fingerprint
-from holdfast.checkpoint.schemas import OUT_OF_REACH
-from holdfast.checkpoint.spark_log import MARKS
+from holdfast.checkpoint.schemas import OUT_OF_REACH, note_schema
 from holdfast.config import Settings
 from holdfast.connectors.byte_stream.moving import check_moves
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
-from holdfast.connectors.reading.wrapped import WrappedSpec
 from holdfast.controller.directory import SparkDirectory, connect_shard
+from holdfast.controller.found_shards import known_layout
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving, StandingShard
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
-from holdfast.ports import SourceSpec, Store
+from holdfast.ports import Store
 from holdfast.shards.assignment import Assignment, assign, moves, regroup
 from holdfast.shards.layout import ShardLayout, newest_layout
-from holdfast.shards.moves import Stand, UnitOf, note_beginnings
+from holdfast.shards.moves import Stand, note_beginnings
 from holdfast.shards.naming import shard_checkpoint, shard_name
 from holdfast.starts.in_doubt import ran_last
 from holdfast.starts.rewind_target import check_finished
@@ -35,9 +36,6 @@ from holdfast.starts.state_change import left_to_replay
 from holdfast.store.local import LocalStore
 from holdfast.store.paths import open_store
 from holdfast.store.scratch import ScratchedStore
-
-UNDIVIDED = {"files": "log", "rate": "rows", "segments": "files"}
-"""Kind of a source -> the segment that it has until it is divided: its position holds for those without one."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +108,14 @@ class Rearranging:
         layout = newest_layout(self._store)
         return layout is not None and any(self._directory(number).layout < layout.number for number in layout.moves)
 
+    @property
+    def to_open(self) -> list[int]:
+        """Shards that sinks may not know: they have not begun, and an older version opened no sinks before that."""
+        layout = newest_layout(self._store)
+        if layout is None or layout.is_opened:
+            return []
+        return [number for number in self._numbers() if not newest_directory(self._place(number)[0])]
+
     def arrange(self, shard_count: int, by: str = "") -> None:
         """Do what a start has to do before it deals new segments: carry a layout through, and change the number.
 
@@ -138,13 +144,20 @@ class Rearranging:
             self.settle()
 
     def check_finished(self) -> None:
-        """Refuse to run one shard alone while segments are moving.
+        """Refuse to run one shard alone while segments are moving, or sinks may not know every shard.
 
         Raises
         ------
         InvalidPipeline
-            If the last change of the number of shards was interrupted.
+            If the last change of the number of shards was interrupted, or an older version has begun some shards only.
         """
+        if self.to_open:
+            raise InvalidPipeline(
+                f"shard {self.to_open[0]} of pipeline {self.pipeline.name!r} has not begun.",
+                why="until the sinks know all shards, none is run alone: with the checkpoint lost they would be asked.",
+                do="start all shards once, without --only-shard.",
+                pipeline=self.pipeline.name,
+            )
         if self.is_unfinished:
             raise InvalidPipeline(
                 f"segments of pipeline {self.pipeline.name!r} were moving between its shards when a start ended.",
@@ -168,10 +181,10 @@ class Rearranging:
         Unavailable
             If a source does not answer.
         """
-        layout = newest_layout(self._store) or self._of_one(shard_count, self.pipeline.shard_by or "")
+        layout = known_layout(self.pipeline, self.directory) or self._of_one(shard_count, self.pipeline.shard_by or "")
         graphs = ShardGraphs(self.pipeline, self.directory)
         stands = {number: self._stand(number) for number in self._numbers()}
-        noted = note_beginnings(layout.assignment, stands, unit_of(graphs, layout))
+        noted = note_beginnings(layout.assignment, stands, graphs.unit_of(layout))
         before = self._dealt(replace(layout, assignment=noted)).assignment
         refusal, after = None, regroup(before, shard_count)
         try:
@@ -222,15 +235,21 @@ class Rearranging:
             return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
 
     @contextmanager
-    def moving(self) -> Iterator[Moving]:
-        """Yield the shards, each to be connected when it is taken over."""
+    def moving(self, columns: Mapping[str, pa.Schema] | None = None) -> Iterator[Moving]:
+        """Yield the shards, each to be connected when it is taken over.
+
+        Parameters
+        ----------
+        columns : mapping of str to pyarrow.Schema, optional
+            Sink -> its columns, for shards that have not begun; else those that the last run noted.
+        """
         with ExitStack() as closing:
             graphs = ShardGraphs(self.pipeline, self.directory)
             yield Moving(
                 self.pipeline.name,
                 self._store,
-                lambda number: self._connect(number, closing),
-                lambda layout: unit_of(graphs, layout),
+                lambda number: self._connect(number, closing, columns or {}),
+                graphs.unit_of,
                 self._check_streams,
             )
 
@@ -298,8 +317,11 @@ class Rearranging:
         found = self._directory(number)
         return Stand(0, found.finished_end(), found.planned_end())
 
-    def _connect(self, number: int, closing: ExitStack) -> StandingShard:
-        self._place(number)[0].prepare()
+    def _connect(self, number: int, closing: ExitStack, columns: Mapping[str, pa.Schema]) -> StandingShard:
+        store = self._place(number)[0]
+        store.prepare()
+        for sink, schema in () if newest_directory(store) else columns.items():
+            note_schema(store, sink, schema)
         return connect_shard(self._directory(number), self._store, self.settings, closing)
 
     def _directory(self, number: int) -> SparkDirectory:
@@ -327,22 +349,3 @@ class Rearranging:
 
     def _dealt(self, layout: ShardLayout) -> ShardLayout:
         return dealt(layout, ShardGraphs(self.pipeline, self.directory).all_units(layout))
-
-
-def unit_of(graphs: ShardGraphs, layout: ShardLayout) -> UnitOf:
-    """Return what says which unit a segment of a source is of, from the positions of a shard."""
-    undivided = {name: UNDIVIDED.get(_kind(spec), "") for name, spec in graphs.divisible_sources.items()}
-    notes = frozenset(MARKS.values())
-
-    def unit(source: str, name: str) -> str | None:
-        if source not in undivided or name in notes:
-            return None
-        return "" if name.startswith("@") or name == undivided[source] else graphs.unit(layout, source, name)
-
-    return unit
-
-
-def _kind(spec: SourceSpec) -> str:
-    while isinstance(spec, WrappedSpec):
-        spec = spec.given
-    return spec.kind

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.clock import SystemClock
 from holdfast.controller.beginning import ShardsBeginning
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
-from holdfast.controller.found_shards import check_not_lost
+from holdfast.controller.first_layout import FirstLayout
+from holdfast.controller.found_shards import known_layout
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
@@ -33,6 +37,7 @@ from holdfast.shards.progress import write_progress
 from holdfast.spark.failure import translate
 from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.session import answers, is_fair, session_of
+from holdfast.spark.physical_plan import columns_of_sinks
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
 from holdfast.starts.in_doubt import take_over_alone
@@ -40,7 +45,6 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import is_address, objects_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,21 +85,20 @@ def _begin(asked: StartOptions) -> Run:
     wanted = asked.settings.shards
     is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
     is_one = not wanted or (wanted == 1 and not is_divided)
-    if is_one and asked.only_shard is None and not _has_shards(asked.checkpoint):
-        settings = asked.settings
-        retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
-        retry.call(
-            lambda: check_not_lost(asked.pipeline, asked.checkpoint), lambda error: isinstance(error, Unavailable)
-        )
+    if is_one and asked.only_shard is None and not _has_shards(asked):
         return begin_run(asked)
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
     return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
 
 
-def _has_shards(checkpoint: str) -> bool:
-    store = objects_of(checkpoint) if is_address(checkpoint) else open_store(str(checkpoint_directory(checkpoint)))
-    return newest_layout(store) is not None
+def _has_shards(asked: StartOptions) -> bool:
+    """Return whether the pipeline ran in shards before, as its checkpoint says, or, where it is lost, its sinks."""
+    directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
+    settings = asked.settings
+    retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
+    found = retry.call(lambda: known_layout(asked.pipeline, directory), lambda error: isinstance(error, Unavailable))
+    return found is not None
 
 
 @dataclass(frozen=True)
@@ -130,16 +133,20 @@ class ShardStarts:
         try:
             known = newest_layout(store)
             check_key(pipeline.name, known, by)
-            first = self._beginning(graphs).first_layout(settings.shards, by)
+            begins_with = self._beginning(graphs).first_layout(settings.shards, by)
+            first = FirstLayout(graphs, self._rearranging.moving, self._columns)
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
+                if to_open := self._rearranging.to_open:
+                    first.open(to_open)
+            elif not newest_directory(store):
+                first.record(settings.shards or 1, by, begins_with)
             self._rearranging.arrange(settings.shards, by)
-            layout = Dealing(graphs, store, self._rearranging.moving).layout(settings.shards or 1, by, first)
+            layout = Dealing(graphs, store, self._rearranging.moving).layout()
             parts = ShardParts(pipeline.name, self.directory, layout, settings)
             parts.names.sweep()
-            session = self._session()
-            compared = comparison.mend(layout, session) if self.asked.compares else ()
-            shards = [self._shard(graphs, layout, shard, session) for shard in range(layout.shard_count)]
+            compared = comparison.mend(layout, self._session) if self.asked.compares else ()
+            shards = [self._shard(graphs, layout, shard, self._session) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
                 pipeline,
@@ -213,8 +220,12 @@ class ShardStarts:
             compares=False,  # that is done for all shards at once
         )
 
+    def _columns(self) -> Mapping[str, pa.Schema]:
+        return columns_of_sinks(self.asked.pipeline, self._session, is_columnar=self.asked.settings.columnar)
+
+    @cached_property
     def _session(self) -> SparkSession:
-        """Return a session on the context of all shards; say so if its jobs would wait for each other."""
+        """A session on the context of all shards; it is said if its jobs would wait for each other."""
         asked = self.asked
         session = asked.session or session_of(asked.settings, rows=rows_in_jvm(asked.pipeline, asked.settings))
         if not is_fair(session):

@@ -63,4 +63,4 @@ def traced_shards(pipeline: Graph, checkpoint: Path | None) -> tuple[Graph, Trac
         return pipeline, None
     names = tuple(shard_name(pipeline.name, shard) for shard in range(len(said)))
     graphs = ShardGraphs(pipeline, Path())
-    return graphs.in_parts(recovered_parts(graphs, said)), TracedRuns(names, is_moved=True)
+    return graphs.in_parts(recovered_parts(graphs.divisible_sources, said)), TracedRuns(names, is_moved=True)

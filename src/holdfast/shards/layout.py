@@ -44,6 +44,9 @@ class ShardLayout:
         Its number, from 1 on; 0 while it is not recorded.
     moves : mapping of int to Move
         Shard -> what becomes of it; empty where no segment that was begun moves.
+    is_opened : bool
+        Whether the sinks of all its shards were opened before it was recorded, so that each ledger knows its shard;
+        False in a record of versions that did not.
     """
 
     assignment: Assignment
@@ -51,6 +54,7 @@ class ShardLayout:
     by: str = ""
     number: int = 0
     moves: Mapping[int, Move] = field(default_factory=dict)
+    is_opened: bool = True
 
     @property
     def shard_count(self) -> int:
@@ -71,7 +75,8 @@ class ShardLayout:
     def from_json(cls, value: Mapping[str, Any], number: int) -> ShardLayout:
         """Return what :meth:`to_json` said; raise a ``KeyError``, ``TypeError`` or ``ValueError`` if that is none."""
         moves = {int(shard): Move.from_json(move) for shard, move in value["moves"].items()}
-        return cls(Assignment.from_json(value["assignment"]), value["parts"], value["by"], number, moves)
+        assignment, is_opened = Assignment.from_json(value["assignment"]), bool(value.get("opened", False))
+        return cls(assignment, value["parts"], value["by"], number, moves, is_opened)
 
 
 def newest_layout(store: Store) -> ShardLayout | None:
@@ -124,6 +129,8 @@ def settled_layout(store: Store) -> ShardLayout | None:
 def record_layout(store: Store, layout: ShardLayout, look: Callable[[], None] = lambda: None) -> ShardLayout | None:
     """Record a layout that follows the one of its number; None where another process has recorded one since.
 
+    All its shards have been taken over.
+
     Parameters
     ----------
     store : Store
@@ -142,11 +149,11 @@ def record_layout(store: Store, layout: ShardLayout, look: Callable[[], None] = 
     if (0 if newest is None else newest.number) != layout.number:
         return None
     number = max(numbered(store, LAYOUTS), default=0) + 1
-    key, data = f"{LAYOUTS}{number:08d}.json", sealed.dump(layout.to_json())
+    key, data = f"{LAYOUTS}{number:08d}.json", sealed.dump({**layout.to_json(), "opened": True})
     if not store.put_if_absent(key, data) and store.get(key) != data:  # else the reply to our own put was lost
         return None
     look()
-    return replace(layout, number=number) if _decide(store, number, counts=True) else None
+    return replace(layout, number=number, is_opened=True) if _decide(store, number, counts=True) else None
 
 
 def _decide(store: Store, number: int, *, counts: bool) -> bool:

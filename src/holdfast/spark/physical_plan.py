@@ -9,6 +9,7 @@ from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,11 +29,11 @@ from holdfast.plan.levels.host import LevelsHere
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.line import Outlets
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import has_user_code
+from holdfast.plan.program_build import build_program, has_user_code
 from holdfast.plan.stages import Stages
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import Mask, Passing
-from holdfast.spark.compile import Compiled, compile_pipeline
+from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.evaluation import (
     ColumnarEvaluation,
     Evaluation,
@@ -218,6 +219,22 @@ def compiled_stages(pipeline: Graph, session: SparkSession, *, is_columnar: bool
         return None
     reader = SourceReader(session, Path(), 1, 0, "", "")
     return compile_stateful(pipeline, reader, _UNUSED, StateShape(1, 1), is_columnar=is_columnar).stages
+
+
+def columns_of_sinks(pipeline: Graph, session: SparkSession, *, is_columnar: bool = True) -> dict[str, pa.Schema]:
+    """Return sink -> the columns of its rows, as a start compiles them, in a session of its own.
+
+    Raises
+    ------
+    InvalidPipeline
+        What a start would raise.
+    """
+    session = run_session(session, 1)
+    stages = compiled_stages(pipeline, session, is_columnar=is_columnar)
+    program = build_program(pipeline, as_spark_has_it, _UNUSED) if stages is None and is_columnar else None
+    reader = SourceReader(session, Path(), 1, 0, "", "")
+    routes = (stages or program or compile_pipeline(pipeline, reader.read, _UNUSED)).routes
+    return dict(zip(routes.sinks, routes.schemas, strict=True))
 
 
 _UNUSED = "plan"

@@ -7,17 +7,19 @@ each segment's position is in the ledger of some shard, and where it is in two, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.controller.moving import Moving, StandingShard, check_layout, is_carried_through
-from holdfast.errors import Fenced, InDoubt, Unavailable
+from holdfast.controller.moving import Ledgers, Moving, StandingShard, check_layout, is_carried_through
+from holdfast.errors import Diverged, Fenced, InDoubt, Unavailable
 from holdfast.ports import Store
+from holdfast.positions import Positions
 from holdfast.retry import RetryPolicy
 from holdfast.shards.assignment import Assignment, assign
-from holdfast.shards.layout import ShardLayout, settled_layout
+from holdfast.shards.layout import ShardLayout, newest_layout, settled_layout
+from holdfast.shards.recovery import recover_shards
 from holdfast.testing.failures import SeededFailures
 from holdfast.testing.simulation.engine import EngineConflict, Load
 from holdfast.testing.simulation.process import Baton, CrashAt, Process, SimulatedCrash
@@ -72,18 +74,33 @@ class SimulatedController:
         self._processes.append(process)
         return FaultyStore(self.world.store, process)
 
-    def start(self, shard_count: int) -> ShardLayout:
-        """Take all shards over and let them stand under a layout of so many; returns that layout."""
+    def start(self, shard_count: int = 0) -> ShardLayout:
+        """Take all shards over and let them stand under a layout of so many; returns that layout.  0: as there are."""
+        has_begun = newest_layout(self.store) is not None or EngineDirectory(self.store).has_begun
+        if not has_begun and len(self.world.ledgers()) > 1:
+            with self._moving() as moving:
+                moving.first(self.world.ledgers, self._layout_of)
+        with self._moving() as moving:
+            layout = moving.settle() or ShardLayout(Assignment())
+            if shard_count not in (0, layout.shard_count):
+                return moving.change(layout, shard_count, self._deal)
+            with suppress(Diverged):  # sinks of a shard differ: a run can mend that, until then nothing is dealt
+                return moving.note(layout, self._deal) if layout.number else layout
+            return layout
+
+    @contextmanager
+    def _moving(self) -> Iterator[Moving]:
         with ExitStack() as lives:
 
             def connect(number: int) -> StandingShard:
                 return lives.enter_context(self.life(number)).standing()
 
-            moving = self.make_moving(PIPELINE, self.store, connect, lambda layout: unit_of)
-            layout = moving.settle() or ShardLayout(Assignment())
-            if layout.shard_count != shard_count:
-                return moving.change(layout, shard_count, self._deal)
-            return moving.note(layout, self._deal) if layout.number else layout
+            yield self.make_moving(PIPELINE, self.store, connect, lambda layout: unit_of)
+
+    def _layout_of(self, said: Sequence[Ledgers]) -> tuple[ShardLayout, Mapping[int, Positions]]:
+        ledgers = [{sink: each.held for sink, each in of.items()} for of in said]
+        found = recover_shards(ledgers, unit_of)
+        return self._deal(ShardLayout(found.assignment)), found.hand_overs
 
     def run_in_rounds(self, layout: ShardLayout) -> None:
         """Run the shards of a layout to the end of what there is: an epoch of each in turn, started again for it."""
@@ -94,14 +111,14 @@ class SimulatedController:
 
     def _run_epoch(self, layout: ShardLayout, number: int) -> bool:
         with self.life(number) as life:
-            life.coordinator.open()
+            life.open()
             self.check(self.store, layout.number, PIPELINE)
             return life.engine(self.world.segments_under(layout.assignment, number)).run(1)
 
     def run_one(self, number: int) -> None:
         """Run one shard alone, as on a host of its own, under the layout that holds; if there is one, and it may."""
         with self.life(number) as life:
-            life.coordinator.open()
+            life.open()
             layout = settled_layout(self.store)
             if layout is None or number >= layout.shard_count:
                 return
@@ -130,7 +147,7 @@ def unit_of(source: str, name: str) -> str:
 # --- seeds ------------------------------------------------------------------------------------------------------------
 
 
-def simulate_moves(seed: int, *, make_moving: MakeMoving = Moving) -> SeedReport:
+def simulate_moves(seed: int, *, make_moving: MakeMoving = Moving, loses_checkpoint: bool = False) -> SeedReport:
     """Run a pipeline with one number of shards after another, through all crashes, and audit it.
 
     Parameters
@@ -140,24 +157,43 @@ def simulate_moves(seed: int, *, make_moving: MakeMoving = Moving) -> SeedReport
         die alone and when all die: while segments move, or later.
     make_moving : callable
         Puts a broken one in the place of :class:`~holdfast.controller.moving.Moving`.
+    loses_checkpoint : bool
+        Whether the checkpoint is lost now and then when all have died.  Then decisions are lost too, so that a sink may
+        get a row with another value than others: that is no problem.
     """
     chance = random.Random(f"moves {seed}")
     world = _world(seed, chance)
     layout = ShardLayout(Assignment())
     for _ in range(chance.randint(2, 5)):
         _arrive(world, chance)
-        layout = _phase(world, chance, make_moving)
-    layout = _phase(world, chance, make_moving, is_last=True)
+        layout = _phase(world, chance, make_moving, loses_checkpoint=loses_checkpoint)
+    layout = _phase(world, chance, make_moving, is_last=True, loses_checkpoint=loses_checkpoint)
     world.assignment = layout.assignment
     world.finish()
     crashes = sum(shard.crash_count for shard in world.shards.values())
     stops = sum(shard.stop_count for shard in world.shards.values())
-    return SeedReport(seed, tuple(world.trace), crashes, stops, tuple(world.audit()))
+    problems = [each for each in world.audit() if not loses_checkpoint or "two values" not in each]
+    return SeedReport(seed, tuple(world.trace), crashes, stops, tuple(problems))
 
 
-def _phase(world: ShardWorld, chance: random.Random, make_moving: MakeMoving, *, is_last: bool = False) -> ShardLayout:
+def _phase(
+    world: ShardWorld,
+    chance: random.Random,
+    make_moving: MakeMoving,
+    *,
+    is_last: bool = False,
+    loses_checkpoint: bool = False,
+) -> ShardLayout:
     """Start with some number of shards until it succeeds, and run them for a while, or to the end."""
     deaths, shard_count = chance.choice((0, 0, 1, 2, 3)), chance.randint(1, 4)
+
+    def lose_power() -> None:
+        world.trace.append("all die")
+        world.lose_power()
+        if loses_checkpoint and chance.random() < 0.5:
+            world.trace.append("the checkpoint is lost")
+            world.lose_checkpoint()
+
     while True:
         if chance.random() < 0.4:  # also after a death: another number may be asked for then
             shard_count = chance.randint(1, 4)
@@ -167,9 +203,13 @@ def _phase(world: ShardWorld, chance: random.Random, make_moving: MakeMoving, *,
         try:
             layout = controller.start(shard_count)
         except SimulatedCrash:
-            world.trace.append("all die")
             world.shard(0).crash_count += 1
-            world.lose_power()
+            lose_power()
+            continue
+        except Diverged:
+            if not loses_checkpoint or not shard_count:
+                raise
+            shard_count = 0  # sinks of a shard differ, which only a run can mend
             continue
         except (Unavailable, InDoubt):
             for shard in world.shards.values():
@@ -177,17 +217,18 @@ def _phase(world: ShardWorld, chance: random.Random, make_moving: MakeMoving, *,
             continue
         world.assignment = layout.assignment
         crashes = {
-            number: [CrashAt(chance.randint(1, 25), "after")] for number in range(shard_count) if chance.random() < 0.4
+            number: [CrashAt(chance.randint(1, 25), "after")]
+            for number in range(layout.shard_count)
+            if chance.random() < 0.4
         }
         dies_at = chance.randint(1, 120) if deaths > 0 else None
         deaths -= 1
         turns = Turns(world, crashes, dies_at=dies_at)
         turns.check = partial(check_layout, world.store, layout.number, PIPELINE)
         turns.arrivals = [partial(_arrive, world, chance) for _ in range(chance.choice((0, 0, 2)))]
-        if turns.run(range(shard_count), None if is_last else chance.choice((1, 2, 4, None))):
+        if turns.run(range(layout.shard_count), None if is_last else chance.choice((1, 2, 4, None))):
             return layout
-        world.trace.append("all die")
-        world.lose_power()
+        lose_power()
 
 
 def simulate_contest(seed: int, *, make_moving: MakeMoving = Moving, check: CheckLayout = check_layout) -> SeedReport:

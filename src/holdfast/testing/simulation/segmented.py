@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -111,15 +112,20 @@ class EngineDirectory:
         return max((int(key.split("/")[1]) for key in found if key.endswith("/origin.json")), default=0)
 
     @property
-    def _header(self) -> tuple[int, int, Positions]:
+    def _header(self) -> dict[str, Any]:
         data = self._store.get(f"{self._below}origin.json") or b'{"base": 1, "start": {}, "layout": 0}'
-        header = json.loads(data)
-        return int(header["base"]), int(header["layout"]), header["start"]
+        header: dict[str, Any] = json.loads(data)
+        return header
 
     @property
     def base(self) -> int:
         """The epoch of the first batch."""
-        return self._header[0]
+        return int(self._header["base"])
+
+    def stop_after(self, end: Mapping[str, int]) -> dict[str, int] | None:
+        """Return where the next epoch must end, because a sink stands there; None where it may end anywhere."""
+        stops = (stop.get(SOURCE, {}) for stop in self._header.get("stops", ()))
+        return next((stop for stop in stops if any(at > end.get(name, 0) for name, at in stop.items())), None)
 
     @property
     def _below(self) -> str:
@@ -133,7 +139,7 @@ class EngineDirectory:
     def end(self, batch: int) -> dict[str, int]:
         """Return where a batch ends, by segment; of the one before the first, where the directory begins."""
         data = self._store.get(f"{self._below}offsets/{batch:08d}") if batch >= 0 else None
-        positions = json.loads(data) if data else self._header[2].get(SOURCE, {})
+        positions = json.loads(data) if data else self._header["start"].get(SOURCE, {})
         return {segment: int(at) for segment, at in positions.items()}
 
     def put(self, log: str, batch: int, content: Mapping[str, int]) -> None:
@@ -155,7 +161,12 @@ class EngineDirectory:
     @property
     def layout(self) -> int:
         """Number of the layout under which the newest directory began."""
-        return self._header[1]
+        return int(self._header["layout"])
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is anything of the engine."""
+        return bool(self._store.keys("spark/"))
 
     def last_epoch(self) -> int:
         """Return the highest epoch that was ever planned."""
@@ -174,9 +185,16 @@ class EngineDirectory:
         """Return nothing: rows in segments need no explanation."""
         return ()
 
-    def begin(self, layout: int, epoch: int, positions: Positions) -> None:
-        """Begin a directory under a layout, behind an epoch."""
-        header = {"base": epoch + 1, "start": positions, "layout": layout}
+    @property
+    def is_before_its_stops(self) -> bool:
+        """Whether no epoch is finished since the engine began where sinks are: one that holds nothing is not new."""
+        return not self.has_begun or (
+            "stops" in self._header and bool(self._header["stops"]) and self.last("commits") < 0
+        )
+
+    def begin(self, layout: int, epoch: int, positions: Positions, stops: Sequence[Positions] = ()) -> None:
+        """Begin a directory under a layout, behind an epoch; the first epochs end at stops."""
+        header = {"base": epoch + 1, "start": positions, "layout": layout, "stops": [*stops]}
         self._put(f"spark/{self._number + 1}/origin.json", header)
         self._number += 1
 
@@ -244,6 +262,9 @@ class ShardEngine:
         """Return the next batch, its end positions logged; None when there is nothing to read."""
         planned = self._directory.last("offsets")
         end = self._directory.end(planned)
+        if stop := self._directory.stop_after(end):
+            self._directory.put("offsets", planned + 1, {**end, **stop})
+            return planned + 1
         ahead = self._ahead(end)
         if not ahead:
             return None

@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from holdfast.checkpoint.participation import Participation
 from holdfast.commit.coordinator import Coordinator
+from holdfast.commit.delivery import remembers
 from holdfast.commit.ledger import Standing, survey
 from holdfast.controller.moving import StandingShard
-from holdfast.ports import Sink, Store
+from holdfast.ports import Sink, SinkLedger, Store
 from holdfast.positions import Position, SegmentSet
 from holdfast.shards.assignment import Assignment, assign
 from holdfast.shards.naming import shard_name
@@ -162,6 +164,17 @@ class ShardLife:
     coordinator: Coordinator
     sinks: Mapping[str, Sink]
     lanes: Sequence[SteppedLane]
+
+    def open(self) -> None:
+        """Take the shard over, and begin where its sinks are, if its checkpoint is lost."""
+        directory = EngineDirectory(FaultyStore(self.shard.store, self.process))
+        names = [name for name, sink in self.sinks.items() if remembers(sink)]
+        lost = Participation(self.shard.name, self.shard.store, names)
+        found = self.coordinator.open(understood=lost.begun_together if directory.is_before_its_stops else None)
+        ends = [end for held in found.held.values() if not held.is_empty for end in (held.positions, *held.stops)]
+        if ends and not directory.has_begun:
+            start, *stops = sorted(ends, key=lambda end: sum(map(int, end.get(SOURCE, {}).values())))
+            directory.begin(0, found.last_epoch, start, stops)
 
     def engine(self, segments: SegmentSet) -> ShardEngine:
         """Return an engine that reads some segments."""
@@ -311,6 +324,25 @@ class ShardWorld:
         for shard in self.shards.values():
             shard.workers.stage_late(self.random.randint(0, 2))
 
+    def lose_checkpoint(self) -> None:
+        """Lose the checkpoints of all shards, and with them whatever is not in the sinks."""
+        self.store = SimulatedStore()
+        for number, shard in self.shards.items():
+            shard.store = StoreBelow(self.store, f"shards/{number}/" if number else "")
+
+    def ledgers(self) -> list[dict[str, SinkLedger]]:
+        """Return what the sinks know of each shard, up to the first that none knows."""
+        found: list[dict[str, SinkLedger]] = []
+        while True:
+            name = shard_name(PIPELINE, len(found))
+            rows = {
+                sink.name: sink.target.ledger.get((name, sink.name)) for sink in self._sinks_of(name) if sink.target
+            }
+            known = {sink: SinkLedger(row.held()) for sink, row in rows.items() if row is not None and row.generation}
+            if not known:
+                return found
+            found.append(known)
+
     # --- looked at ------------------------------------------------------------------------------------------------
 
     def of_others(self, name: str) -> tuple[object, ...]:
@@ -369,7 +401,7 @@ class ShardWorld:
         for number, shard in self.shards.items():
             shard.failures = NoFailures()
             with self.life(number) as life:
-                life.coordinator.open()
+                life.open()
                 shard.workers.stage_late()
                 life.engine(self.segments(number)).run()
 

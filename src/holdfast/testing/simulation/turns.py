@@ -69,7 +69,7 @@ class Turns:
             try:
                 with self.world.life(number, crash, lambda label: self._between(baton, number, label)) as life:
                     self._lives[number] = life
-                    life.coordinator.open()
+                    life.open()
                     self.check()
                     life.engine(self.world.segments(number)).run(epochs_max)
             except SimulatedCrash:
