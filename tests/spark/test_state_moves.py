@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-import holdfast as hf
+from holdfast.checkpoint.snapshot import from_parquet
 from holdfast.connectors.files.source.division import FileDivision
 from holdfast.controller.graph import PARTS
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
+from holdfast.plan.levels.edited import division_of
 from holdfast.shards.layout import ShardLayout, record_layout
+from holdfast.state import tables
 from holdfast.store.local import LocalStore
+from tests.crash.moving_process import keyed_pipeline
 from tests.spark.running import arrive, sqlite_rows
 from tests.spark.test_rearranging import Movable
 
@@ -38,6 +42,22 @@ class Keyed(Movable):
 
     def pipeline(self) -> Pipeline:
         return keyed_pipeline(self.directory, self.input)
+
+    def state(self, shard_count: int) -> list[tuple[int, str, str, str]]:
+        """Return the rows of keys that shards keep: shard, operator, table and row."""
+        found = []
+        for shard in range(shard_count):
+            of = self.directories(shard)
+            held = of.state_at(of.finished_end(), {})
+            for name, operator in ({} if held is None else held.operators).items():
+                division = division_of(name, operator.schema, "rides")
+                for table, declared in operator.schema.tables.items():
+                    files = [each.files[table] for each in operator.buckets.values() if table in each.files]
+                    parts = [from_parquet(of.store.get(each.key) or b"", declared.schema, each.key) for each in files]
+                    rows = tables.united([declared.schema.empty_table(), *parts])
+                    own = rows.filter(pa.array(~division.is_shared(table, rows))).to_pylist()
+                    found += [(shard, name, row["device"], f"{table}: {row}") for row in own]
+        return sorted(found)
 
     def arrive_rows(self) -> None:
         """Let files of all devices come, one of each device and source; what is paired comes a round later."""
@@ -65,34 +85,17 @@ class Keyed(Movable):
         self.run(layout)
         return layout
 
-    def tables(self) -> dict[str, list[tuple[object, ...]]]:
+    def written(self) -> dict[str, list[tuple[object, ...]]]:
         return {name: sorted(sqlite_rows(self.directory / "out.db", f"SELECT * FROM {name}")) for name in TABLES}
 
     def check(self, directory: Path) -> None:
         """Compare with one run without shards over the same files."""
         alone = Keyed(directory, sources=self.input)
         alone.pipeline().run(checkpoint=alone.checkpoint, trigger=available_now())
-        found, expected = self.tables(), alone.tables()
+        found, expected = self.written(), alone.written()
         for name in TABLES:
             assert found[name] == expected[name], name
             assert found[name], name
-
-
-def keyed_pipeline(directory: Path, sources: Path) -> Pipeline:
-    """Return files of rides and fixes, in tables by way of operators that keep state by device."""
-
-    def read(name: str) -> hf.Stream:
-        return hf.read.files(str(sources / name), schema="device STRING, t BIGINT, v BIGINT", timestamp="t", name=name)
-
-    rides, fixes = read("rides"), read("fixes")
-    counts = rides | hf.accumulate(by="device", n=hf.count(), total=hf.sum("v"), name="count")
-    windows = rides | hf.aggregate(by="device", window=hf.tumbling(20), total=hf.sum("v"), n=hf.count(), name="window")
-    once = rides | hf.distinct(by=["device", "v"], horizon=30, name="distinct")
-    pairs = hf.join(rides, fixes, on="device", within=(-2, 2), disorder=5, name="join")
-    tables = {"counts": counts, "windows": windows, "once": once, "pairs": pairs}
-    database = str(directory / "out.db")
-    sinks = [stream | hf.write.sqlite(database, table=name, name=name) for name, stream in tables.items()]
-    return hf.Pipeline("rides", *sinks, shard_by="device")
 
 
 @pytest.fixture
