@@ -8,13 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import holdfast as hf
 from holdfast.checkpoint.snapshot import from_parquet
 from holdfast.connectors.files.source.division import FileDivision
 from holdfast.controller.graph import PARTS
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
 from holdfast.plan.levels.edited import division_of
-from holdfast.shards.layout import ShardLayout, record_layout
+from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
 from holdfast.state import tables
 from holdfast.store.local import LocalStore
 from tests.crash.moving_process import keyed_pipeline
@@ -113,3 +115,42 @@ def test_state_goes_with_its_keys_to_more_shards_and_back(place: Keyed, tmp_path
         assert layout.shard_count == count
         place.run(layout)
     place.check(tmp_path / "alone")
+
+
+class Bounding(Keyed):
+    """A source that gives bounds by itself, which hold for all keys of a shard."""
+
+    def pipeline(self) -> Pipeline:
+        schema = "device STRING, t BIGINT, v BIGINT"
+        rides = hf.read.files(str(self.input / "rides"), schema=schema, timestamp="t", disorder=5, name="rides")
+        windows = rides | hf.aggregate(by="device", window=hf.tumbling(10), n=hf.count(), name="window")
+        table = windows | hf.write.sqlite(str(self.directory / "out.db"), table="windows", name="windows")
+        return hf.Pipeline("rides", table, shard_by="device")
+
+    def rows(self) -> list[tuple[object, ...]]:
+        return sorted(sqlite_rows(self.directory / "out.db", "SELECT * FROM windows"))
+
+
+def test_shards_with_unlike_bounds_keep_their_number_until_these_are_the_same(place: Keyed, tmp_path: Path) -> None:
+    """Section 7: else a row between the two bounds would be judged by the wrong one."""
+    place = Bounding(place.directory)
+    arrive(place.input / "rides", place.name_for(DEVICES[0]), [{"device": DEVICES[0], "t": 7, "v": 1}])
+    two = place.begin(2)
+    with pytest.raises(InvalidPipeline, match="unlike bounds of source 'rides'"):
+        place.rearranging.change(3, "device")
+    assert newest_layout(LocalStore(str(place.checkpoint))) == two
+    assert "unlike bounds" in str(place.rearranging.plan(3).refusal)
+    place.arrive_rows()
+    place.run(two)
+    planned = place.rearranging.plan(3)
+    assert planned.refusal is None
+    assert planned.keys is not None
+    moving = [device for device in DEVICES if place.segments[device].partition("/")[0] in planned.moves]
+    assert sum(planned.keys.values()) == len(moving) > 0
+    assert sum(" keys" in line for line in planned.lines()) == len({*planned.moves.values()})
+    three = place.rearranging.change(3, "device")
+    place.arrive_rows()
+    place.run(three)
+    alone = Bounding(tmp_path / "alone", sources=place.input)
+    alone.pipeline().run(checkpoint=alone.checkpoint, trigger=available_now())
+    assert place.rows() == alone.rows() != []

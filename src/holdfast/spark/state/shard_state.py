@@ -179,8 +179,7 @@ class StateMoves:
                 "key.",
                 why="which shard has them afterwards is decided by the key of a row. With commit_at these are rows "
                 "that wait for the sinks.",
-                do="let what waits be published first: run it once with --until T, with as many shards as before; or "
-                "keep the number of shards.",
+                do="start it with as many shards as before until what waits is published; or keep their number.",
                 pipeline=self.division.pipeline,
                 participant=self.division.operator,
             )
@@ -237,8 +236,8 @@ def bounds_differ(pipeline: str, source: str, operator: str) -> InvalidPipeline:
         f"shards of pipeline {pipeline!r} have got unlike bounds of source {source!r}, whose segments are to move.",
         why="a row between the two bounds would be late in the one shard and not in the other, where the state of its "
         "key may be gone.",
-        do="run it once with --until T, with as many shards as before, T above what all have read: then all have "
-        "the same bound. Change the number after that.",
+        do="send one row of the same time, later than all others, to each segment of the source, and let all shards "
+        "read these: then all have the same bound; or keep the number of shards.",
         pipeline=pipeline,
         participant=operator or source,
     )
