@@ -78,8 +78,10 @@ class KeyMoves:
         distinct = pc.unique(values)
         codes = self.claims.owners(lanes_of_columns(HASHED, [distinct]))
         places = np.asarray(pc.index_in(values, value_set=distinct))
-        before, after = (np.append(of, NO_SHARD)[codes][places] for of in self._of_units)  # UNKNOWN is the last
-        return before, after
+        is_known = codes != UNKNOWN
+        before, after = np.full(len(codes), NO_SHARD), np.full(len(codes), NO_SHARD)
+        before[is_known], after[is_known] = (of[codes[is_known]] for of in self._of_units)
+        return before[places], after[places]
 
     def counts(self) -> dict[tuple[int, int], int]:
         """Return how many keys move: by the shard that gives them, and the one that gets them."""
@@ -94,7 +96,6 @@ class KeyMoves:
     @cached_property
     def _of_units(self) -> tuple[Ints, Ints]:
         """The shards of units before and after, by the codes that they have in this process."""
-        assert UNKNOWN == -1
         return self._shards(self.before), self._shards(self.after)
 
     def _shards(self, of: Assignment) -> Ints:
