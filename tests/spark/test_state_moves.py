@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,7 +114,20 @@ def test_state_goes_with_its_keys_to_more_shards_and_back(place: Keyed, tmp_path
         place.arrive_rows()
         layout = place.rearranging.change(count, "device")
         assert layout.shard_count == count
+        if count == 2:  # what moved is not in Spark's directory alone
+            shutil.rmtree(place.spark(1))
+            place.rearranging.arrange(0)
+            assert not place.rearranging.is_unfinished
         place.run(layout)
+    place.check(tmp_path / "alone")
+
+
+def test_a_start_in_another_number_of_shards_moves_state(place: Keyed, tmp_path: Path) -> None:
+    for count in (2, 3):
+        place.arrive_rows()
+        place.pipeline().start(checkpoint=place.checkpoint, shards=count, trigger=available_now()).wait()
+    place.arrive_rows()
+    place.pipeline().start(checkpoint=place.checkpoint, trigger=available_now()).wait()
     place.check(tmp_path / "alone")
 
 

@@ -22,6 +22,7 @@ from holdfast.checkpoint.directory_header import (
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.graph_record import GRAPH, read_graph, state_fingerprint, write_graph
 from holdfast.checkpoint.last_move import LastMove
+from holdfast.checkpoint.manifest import PREFIX as SNAPSHOTS
 from holdfast.checkpoint.manifest import EpochEnd, Manifest, decode
 from holdfast.checkpoint.replay_floor import lower_floor
 from holdfast.checkpoint.schemas import note_schema, noted_schema
@@ -217,7 +218,8 @@ class SparkDirectory:
 
     def _take_seed(self, key: str) -> Manifest:
         """Make the state that a layout names a snapshot, the only one: those of before know other keys."""
-        seed = decode(self.store.get(key) or b"", key)
+        name = key.rpartition("/")[2]  # it is one already where the directory was lost that began with it
+        seed = decode(self.store.get(key) or self.store.get(f"{SNAPSHOTS}{name}") or b"", key)
         commit(self.store, seed)
         for each in snapshot_keys(self.store):
             if each != seed.key:
