@@ -29,6 +29,7 @@ from holdfast.controller.moving import StandingShard
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.operators.lookup.as_of import AsOfLookup
+from holdfast.plan.gating import gate_of
 from holdfast.plan.levels.edited import division_of
 from holdfast.plan.levels.seed import StateDivision
 from holdfast.plan.shard_key import columns_of_state
@@ -213,6 +214,13 @@ def check_state(pipeline: Graph) -> None:
             why="which segment has the rows of a key was not noted: it has no shard_by=. Where shards are independent, "
             "each has a result of its own, and results cannot be put together or divided.",
             do="start it with as many shards as before; or begin anew with shard_by=, and another checkpoint.",
+            pipeline=pipeline.name,
+        )
+    if gate_of(pipeline.nodes) is not None:
+        raise InvalidPipeline(
+            f'pipeline {pipeline.name!r} has commit_at="pts", keeps state, and is to have another number of shards.',
+            why="each shard has published up to a time of its own, which only grows, and rows that wait are of no key.",
+            do="start it with as many shards as before; or begin anew, with another checkpoint.",
             pipeline=pipeline.name,
         )
     for node in pipeline.nodes:
