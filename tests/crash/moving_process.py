@@ -1,6 +1,7 @@
 """A process that gives a pipeline another number of shards, and dies at one of its durable writes.
 
-Arguments: directory, number of shards, number of the place to die at; 0: none.  Prints how many places it reached.
+Arguments: directory, number of shards, number of the place to die at; 0: none; and ``keyed`` for a pipeline that keeps
+state.  Prints how many places it reached.
 Places are before and after each write of the checkpoint, and each named point within a sink's publish.
 """
 
@@ -18,6 +19,7 @@ from holdfast import faults
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
 from holdfast.controller.rearranging import Rearranging
+from holdfast.graph.nodes import Stream
 from holdfast.pipeline import Pipeline
 from holdfast.store.local import LocalStore
 
@@ -28,6 +30,23 @@ def pipeline_in(directory: Path) -> Pipeline:
     table = rides | hf.write.sqlite(str(directory / "rides.db"), table="rows", name="table")
     store = rides | hf.write.segments(str(directory / "store"), seal=[rows(4)], name="store")
     return hf.Pipeline("rides", table, store)
+
+
+def keyed_pipeline(directory: Path, sources: Path) -> Pipeline:
+    """Return files of rides and fixes, in tables by way of operators that keep state by device."""
+
+    def read(name: str) -> Stream:
+        return hf.read.files(str(sources / name), schema="device STRING, t BIGINT, v BIGINT", timestamp="t", name=name)
+
+    rides, fixes = read("rides"), read("fixes")
+    counts = rides | hf.accumulate(by="device", n=hf.count(), total=hf.sum("v"), name="count")
+    windows = rides | hf.aggregate(by="device", window=hf.tumbling(10), total=hf.sum("v"), n=hf.count(), name="window")
+    once = rides | hf.distinct(by=["device", "v"], horizon=30, name="distinct")
+    pairs = hf.join(rides, fixes, on="device", within=(-2, 2), disorder=5, name="join")
+    tables = {"counts": counts, "windows": windows, "once": once, "pairs": pairs}
+    database = str(directory / "out.db")
+    sinks = [stream | hf.write.sqlite(database, table=name, name=name) for name, stream in tables.items()]
+    return hf.Pipeline("rides", *sinks, shard_by="device")
 
 
 class Places:
@@ -62,7 +81,9 @@ def main() -> None:
     for name in ("put", "put_if_absent", "delete"):
         places.around(name)
     faults.install(lambda point, epoch: places.reach())
-    Rearranging(pipeline_in(directory), directory / "checkpoint", Settings()).change(shard_count)
+    is_keyed = "keyed" in sys.argv[4:]
+    pipeline = keyed_pipeline(directory, directory / "in") if is_keyed else pipeline_in(directory)
+    Rearranging(pipeline, directory / "checkpoint", Settings()).change(shard_count)
     sys.stdout.write(f"{places.reached}\n")
 
 

@@ -300,7 +300,7 @@ def test_a_start_arranges_what_is_asked_for_and_what_was_begun(place: Movable) -
     place.check_rows()
 
 
-def test_state_does_not_move_yet(tmp_path: Path) -> None:
+def test_state_does_not_move_where_nobody_noted_which_segment_has_a_key(tmp_path: Path) -> None:
     ticks = hf.read.rate(rows_per_second=1000, name="ticks")
     counts = ticks | hf.accumulate(by="value", n=hf.count(), name="counts")
     pipeline = hf.Pipeline("counted", counts | hf.write.sqlite(str(tmp_path / "t.db"), table="rows", name="out"))

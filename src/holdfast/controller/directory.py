@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from holdfast.checkpoint.directory_header import (
     FILE_NAME,
@@ -21,24 +22,32 @@ from holdfast.checkpoint.directory_header import (
 from holdfast.checkpoint.explained import Explanations
 from holdfast.checkpoint.graph_record import GRAPH, read_graph, state_fingerprint, write_graph
 from holdfast.checkpoint.last_move import LastMove
+from holdfast.checkpoint.manifest import PREFIX as SNAPSHOTS
+from holdfast.checkpoint.manifest import EpochEnd, Manifest, decode
 from holdfast.checkpoint.replay_floor import lower_floor
 from holdfast.checkpoint.schemas import note_schema, noted_schema
+from holdfast.checkpoint.snapshot import commit, snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions
 from holdfast.checkpoint.spark_log import last_logged, read_offsets
 from holdfast.config import Settings
 from holdfast.controller.moving import StandingShard
-from holdfast.errors import Unavailable, invariant
+from holdfast.errors import Corrupt, Diverged, Unavailable, invariant
 from holdfast.graph.graph import Graph
-from holdfast.ports import Explanation, Store
-from holdfast.positions import Positions
-from holdfast.shards.layout import newest_layout
+from holdfast.plan.levels.kept import read_state
+from holdfast.plan.levels.seed import seed_of
+from holdfast.ports import Explanation, Held, Store
+from holdfast.positions import Positions, covers_all
+from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.naming import shard_of
 from holdfast.spark.state.shape import note_shape, noted_shape
 from holdfast.starts.behind import published
 from holdfast.starts.in_doubt import coordinator_alone
 from holdfast.starts.inputs import above_all
 from holdfast.starts.restore import planned_in
+from holdfast.starts.state_change import last_finished
 from holdfast.store.paths import open_store
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -53,21 +62,22 @@ class SparkDirectory:
         The shard's checkpoint, and where it lies.
     pipeline_checkpoint : Path
         Where that of the pipeline lies: it has what sources keep, for all shards, and the layouts.
-    seed_of : callable
-        Given the number of a layout, returns the key of the snapshot with which the shard begins under it; empty
-        without state.
     """
 
     graph: Graph
     store: Store
     checkpoint: Path
     pipeline_checkpoint: Path
-    seed_of: Callable[[int], str] = lambda layout: ""
 
     @property
     def layout(self) -> int:
         """Number of the layout under which the newest directory began; 0: before there was one, or there is none."""
         return self._header().layout if self._newest else 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is any."""
+        return self._newest > 0
 
     def last_epoch(self) -> int:
         """Return the highest epoch that was ever planned, in any directory; 0: none."""
@@ -106,7 +116,10 @@ class SparkDirectory:
         """
         if self.layout >= layout:
             return
-        number, last = self._newest, self._last_move(layout)
+        found = self._layout(layout)
+        number, last = self._newest, LastMove.under(found, self._shard)
+        key_of_seed = found.moves[self._shard].seed if self._shard in found.moves else ""
+        seed = self._take_seed(key_of_seed) if key_of_seed else None
         previous, below = f"spark/{number}", f"spark/{number + 1}"
         graph, since = state_fingerprint(self.graph), epoch + 1
         if number:
@@ -115,9 +128,10 @@ class SparkDirectory:
             since = before.graph_since if before.graph == graph and before.graph_since else since
             shape = noted_shape(self.store, previous)
             if shape is not None:
-                note_shape(self.store, below, shape)
+                note_shape(self.store, below, shape if seed is None else shape.of_buckets(seed.buckets))
             if self.store.get(f"{previous}/{GRAPH}") is not None:  # else an older version made it
-                write_graph(self.store, below, read_graph(self.store, previous))
+                record = read_graph(self.store, previous)
+                write_graph(self.store, below, record if seed is None else replace(record, buckets=seed.buckets))
         names = [node.name for node in self.graph.sources]
         known = last_positions(self.store)
         retired = {name: of for name, of in known.items() if name not in names}
@@ -128,7 +142,7 @@ class SparkDirectory:
         header = DirectoryHeader(
             epoch + 1,
             (positions,) if positions else (),
-            self.seed_of(layout),
+            "" if seed is None else seed.key.path,
             retired=retired,
             graph=graph,
             graph_since=since,
@@ -145,15 +159,99 @@ class SparkDirectory:
                 pipeline=self.graph.name,
                 participant=key,
             )
+        if key_of_seed:
+            self.store.delete(key_of_seed)
         remove_older(self.checkpoint, below)
 
-    def _last_move(self, number: int) -> LastMove:
+    def state_at(self, positions: Positions, held: Mapping[str, Held]) -> Manifest | None:
+        """Return the state with which what its sinks hold was published; None where it keeps none yet.
+
+        Writes files of it, and no manifest.
+
+        Parameters
+        ----------
+        positions : Positions
+            Where the shard stands.
+        held : mapping of str to Held
+            What its sinks hold, with everything resolved.
+
+        Raises
+        ------
+        Diverged
+            If it cannot be read, or is that of other positions.
+        """
+        if not self._newest:
+            return None
+        below, header = f"spark/{self._newest}", self._header()
+        shape = noted_shape(self.store, below)
+        if shape is not None and not shape.is_in_journal:
+            raise self._state_unknown("an older version of Holdfast keeps it in Spark's store.")
+        batch_id = last_finished(self._spark, held, header)
+        seed = self._read(lambda: seed_of(self.checkpoint, below))
+        graph = read_graph(self.store, below)
+        if batch_id < 0:
+            found, ended, operators = header.start, None, {} if seed is None else seed.operators
+        else:
+            offsets = read_offsets(self._spark, batch_id)
+            found, times = offsets.positions, header.step_time(batch_id, offsets.batch_us)
+            ended = EpochEnd(header.base + batch_id, times[0], found, times[1])
+            schemas = graph.state_schemas
+            operators = self._read(lambda: read_state(self.store, below, batch_id, schemas, seed=seed))
+        if not (covers_all(found, positions) and covers_all(positions, found)):
+            raise self._state_unknown("its sinks stand elsewhere than the last epoch that Spark's directory has.")
+        if ended is None:
+            return seed
+        return Manifest(self.graph.name, 0, 0, header.graph or "", ended, graph.buckets, operators)
+
+    def note_state(self, of: SparkDirectory, buckets: int) -> None:
+        """Note for the first directory of a shard how state is divided, and what its operators keep, as in another's.
+
+        It counts for nothing before the directory has its header.
+        """
+        below, theirs = "spark/1", f"spark/{of._newest}"
+        shape, record = noted_shape(of.store, theirs), read_graph(of.store, theirs)
+        if shape is not None:
+            note_shape(self.store, below, shape.of_buckets(buckets))
+        write_graph(self.store, below, replace(record, fingerprint=self.graph.fingerprint(), buckets=buckets))
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _take_seed(self, key: str) -> Manifest:
+        """Make the state that a layout names a snapshot, the only one: those of before know other keys."""
+        name = key.rpartition("/")[2]  # it is one already where the directory was lost that began with it
+        seed = decode(self.store.get(key) or self.store.get(f"{SNAPSHOTS}{name}") or b"", key)
+        commit(self.store, seed)
+        for each in snapshot_keys(self.store):
+            if each != seed.key:
+                self.store.delete(each.path)
+        return seed
+
+    def _read(self, read: Callable[[], T]) -> T:
+        try:
+            return read()
+        except Corrupt as error:
+            raise self._state_unknown(f"it cannot be read: {error.what}") from error
+
+    def _state_unknown(self, why: str) -> Diverged:
+        return Diverged(
+            f"the state of shard {self.graph.name!r} is not that of what its sinks hold.",
+            why=f"{why} State moves with the keys of segments, as it was when they were read last.",
+            do="start with as many shards as before: it then takes its state from a snapshot; change the number after "
+            "that.",
+            pipeline=self.graph.name,
+        )
+
+    @property
+    def _shard(self) -> int:
+        return shard_of(self.graph.name)[1]
+
+    def _layout(self, number: int) -> ShardLayout:
         layout, name = newest_layout(open_store(str(self.pipeline_checkpoint))), self.graph.name
         invariant(
             layout is not None and layout.number == number, f"{name!r} begins under layout {number}, which is not."
         )
         assert layout is not None
-        return LastMove.under(layout, shard_of(name)[1])
+        return layout
 
     @property
     def _newest(self) -> int:

@@ -101,6 +101,11 @@ class StandingShard:
     def _remembering(self) -> list[str]:
         return [sink.name for sink in self.sinks if remembers(sink)]
 
+    @property
+    def holdings(self) -> Mapping[str, Held]:
+        """What each of its sinks holds that remembers it, and holds anything."""
+        return self._held
+
     def stand(self) -> Stand:
         """Return where it stands.
 
@@ -203,6 +208,9 @@ class Moving:
         Given a layout, says which unit a segment is of.
     check : callable
         Given the assignment before and after, refuses a change that a sink cannot follow; nothing is changed then.
+    seeds : callable, optional
+        Of a pipeline that keeps state: given the layout before, the assignment after and what becomes of each shard,
+        writes the state with which each goes on, and returns its key.
     """
 
     pipeline: str
@@ -210,6 +218,7 @@ class Moving:
     connect: Callable[[int], StandingShard]
     unit_of: Callable[[ShardLayout], UnitOf]
     check: Callable[[Assignment, Assignment], None] = lambda before, after: None
+    seeds: Callable[[ShardLayout, Assignment, Mapping[int, Move]], Mapping[int, str]] | None = None
     shards: dict[int, StandingShard] = field(default_factory=dict)
 
     def settle(self) -> ShardLayout | None:
@@ -316,10 +325,14 @@ class Moving:
 
         Notes
         -----
-        Durable writes: the takeovers of new shards; 1. the layout, and that it counts.  A crash right before leaves
-        the shards as they were, and one right after what the next start carries through, whatever number is asked for.
-        2. what is received.  3. what is given.  4. a directory for each shard.  A crash within leaves shards that
-        stand at different steps: each is asked, and passes over what its sinks hold.
+        Durable writes: the takeovers of new shards; with state, that of each shard; 1. the layout, and that it counts.
+        A crash right before leaves the shards as they were, and perhaps state that no layout names; one right after
+        leaves what the next start carries through, whatever number is asked for.  2. what is received.  3. what is
+        given.  4. a directory for each shard.  A crash within leaves shards that stand at different steps: each is
+        asked, and passes over what its sinks hold.
+
+        With state, all count on from the highest epoch of any: what waits for a key is in the order of its epochs, and
+        what follows in another shard has to come behind it.
         """
         self.take(range(shard_count))
         stands = {number: replace(stand, planned={}) for number, stand in self._stands().items()}
@@ -327,7 +340,13 @@ class Moving:
         before = deal(replace(layout, assignment=note_beginnings(layout.assignment, stands, unit_of)))
         after = regroup(before.assignment, shard_count)
         self.check(before.assignment, after)
+        if self.seeds is not None:
+            highest = max(stand.epoch for stand in stands.values())
+            stands = {number: replace(stand, epoch=highest) for number, stand in stands.items()}
         moves = moves_between(before.assignment, after, stands, unit_of)
+        if self.seeds is not None:
+            seeds = self.seeds(before, after, moves)
+            moves = {number: replace(move, seed=seeds.get(number, "")) for number, move in moves.items()}
         found = self._record(replace(before, assignment=after, moves=moves))
         self._carry_through(found)
         return found

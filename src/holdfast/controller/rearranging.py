@@ -23,13 +23,16 @@ from holdfast.controller.directory import SparkDirectory, connect_shard
 from holdfast.controller.found_shards import known_layout
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving, StandingShard
+from holdfast.controller.state_seeds import StateSeeds, check_bounds, check_state, givers_of
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
 from holdfast.shards.assignment import Assignment, assign, moves, regroup
+from holdfast.shards.keys import KEYS, ShardKey
 from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.moves import Stand, note_beginnings
 from holdfast.shards.naming import shard_checkpoint, shard_name
+from holdfast.spark.state.shard_state import KeyMoves
 from holdfast.starts.in_doubt import ran_last
 from holdfast.starts.rewind_target import check_finished
 from holdfast.starts.state_change import left_to_replay
@@ -50,6 +53,8 @@ class PlannedMoves:
         How many units of segments there are.
     moves : mapping of str to (int, int)
         Unit -> the shard that has it, and the one that would get it; without those that stay.
+    keys : mapping of (int, int) to int, optional
+        Shard that gives keys, and the one that gets them -> how many, where that is noted (``shard_by=``).
     is_unfinished : bool
         Whether the last change was interrupted: a start carries it through first, and what moves then may differ.
     refusal : HoldfastError, optional
@@ -60,6 +65,7 @@ class PlannedMoves:
     after: int
     unit_count: int
     moves: Mapping[str, tuple[int, int]]
+    keys: Mapping[tuple[int, int], int] | None = None
     is_unfinished: bool = False
     refusal: HoldfastError | None = None
 
@@ -72,7 +78,8 @@ class PlannedMoves:
         for unit, pair in sorted(self.moves.items()):
             pairs.setdefault(pair, []).append(unit)
         for (giver, receiver), units in sorted(pairs.items()):
-            yield f"  shard {giver} gives shard {receiver}: {', '.join(units)}"
+            count = "" if self.keys is None else f"; {self.keys.get((giver, receiver), 0)} keys"
+            yield f"  shard {giver} gives shard {receiver}: {', '.join(units)}{count}"
 
     def as_json(self) -> dict[str, object]:
         """Return it as a JSON value."""
@@ -80,6 +87,7 @@ class PlannedMoves:
             "shards": [self.before, self.after],
             "units": self.unit_count,
             "moves": {unit: [*pair] for unit, pair in sorted(self.moves.items())},
+            **({} if self.keys is None else {"keys": [[*pair, count] for pair, count in sorted(self.keys.items())]}),
             "unfinished": self.is_unfinished,
         }
 
@@ -190,10 +198,13 @@ class Rearranging:
         try:
             self.check()
             self._check_streams(before, after)
+            if state_fingerprint(self.pipeline):
+                check_bounds(self.pipeline, {n: of.positions for n, of in stands.items()}, givers_of(before, after))
         except InvalidPipeline as error:
             refusal = error
-        found = moves(before, after)
-        return PlannedMoves(before.shard_count, shard_count, len(before.shards), found, self.is_unfinished, refusal)
+        found, keys = moves(before, after), self._keys_moving(graphs, before, after)
+        count = len(before.shards)
+        return PlannedMoves(before.shard_count, shard_count, count, found, keys, self.is_unfinished, refusal)
 
     def settle(self) -> ShardLayout | None:
         """Carry the layout through that holds, and return it; None where there are no shards.
@@ -245,13 +256,17 @@ class Rearranging:
         """
         with ExitStack() as closing:
             graphs = ShardGraphs(self.pipeline, self.directory)
-            yield Moving(
+            moving = Moving(
                 self.pipeline.name,
                 self._store,
                 lambda number: self._connect(number, closing, columns or {}),
                 graphs.unit_of,
                 self._check_streams,
             )
+            if self._key is not None and state_fingerprint(self.pipeline):
+                divisible, shard = graphs.divisible_sources.keys(), moving.shards.__getitem__
+                moving.seeds = StateSeeds(self.pipeline, self._key, divisible, shard, self._directory)
+            yield moving
 
     def check(self) -> None:
         """Refuse a pipeline of which segments cannot move now; changes nothing.
@@ -299,13 +314,7 @@ class Rearranging:
                     participant=node.name,
                 )
         if state_fingerprint(self.pipeline):
-            raise InvalidPipeline(
-                f"pipeline {self.pipeline.name!r} keeps state, and is to have another number of shards.",
-                why="the state of a key would have to move with the segments that have its rows, which is not done "
-                "yet.",
-                do="start it with as many shards as before; or begin anew, with another checkpoint.",
-                pipeline=self.pipeline.name,
-            )
+            check_state(self.pipeline)
 
     def _check_streams(self, before: Assignment, after: Assignment) -> None:
         for node in self.pipeline.sinks:
@@ -316,6 +325,22 @@ class Rearranging:
         """Return where a shard stands, as far as Spark's directories tell."""
         found = self._directory(number)
         return Stand(0, found.finished_end(), found.planned_end())
+
+    @property
+    def _key(self) -> ShardKey | None:
+        by = self.pipeline.shard_by
+        return None if by is None else ShardKey(by, str(self.directory / KEYS))
+
+    def _keys_moving(
+        self, graphs: ShardGraphs, before: Assignment, after: Assignment
+    ) -> dict[tuple[int, int], int] | None:
+        """Return how many keys move, by giver and receiver; None where they are not noted."""
+        if self._key is None or not self._store.keys(f"{KEYS}/"):
+            return None
+        alone = [node.name for node in self.pipeline.sources if node.name not in graphs.divisible_sources]
+        claims = self._key.open()
+        claims.refresh()
+        return KeyMoves(claims, before, after, alone).counts()
 
     def _connect(self, number: int, closing: ExitStack, columns: Mapping[str, pa.Schema]) -> StandingShard:
         store = self._place(number)[0]

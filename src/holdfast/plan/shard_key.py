@@ -76,14 +76,14 @@ def check_shard_key(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNo
             pipeline=pipeline,
         )
     found: dict[Node, KeyColumn] = {}
-    divided = read_in_parts(sinks)
-    for node in (each for each in nodes if each in divided):
+    for node in _in_parts(nodes, sinks):
         before = {name: found[each] for name, each in _inputs(node).items()}
         if node.is_source:
             _check_source(pipeline, node, by)
         elif is_stateful(node):
             for name, carried in before.items():
                 _check_keys(pipeline, node, f"input {name!r}", keys_of(node), carried, by)
+            _check_one_name(pipeline, node, before, by)
             _check_sources(pipeline, node, [*before.values()])
         found[node] = _downstream(node, [*before.values()], by)
     for sink in sinks:
@@ -91,6 +91,30 @@ def check_shard_key(pipeline: str, nodes: Sequence[Node], sinks: Sequence[SinkNo
             carried = found[sink.inputs[0]]
             _check_keys(pipeline, sink, "its rows", key, carried, by)
             _check_sources(pipeline, sink, [carried])
+
+
+def columns_of_state(graph: Graph) -> dict[str, str]:
+    """Return operator with state -> the column of its key that has the values by which rows are held to segments.
+
+    Of a graph that was checked, and has such a column; without the gate before its sinks, which has no key.
+
+    Examples
+    --------
+    >>> import holdfast as hf
+    >>> rows = hf.read.files("in", schema="device STRING", name="rows")
+    >>> counts = rows | hf.select("device as d") | hf.accumulate(by="d", n=hf.count(), name="counts")
+    >>> graph = hf.Pipeline("p", counts | hf.write.memory(name="shown"), shard_by="device")
+    >>> columns_of_state(graph)
+    {'counts': 'd'}
+    """
+    found: dict[Node, KeyColumn] = {}
+    columns: dict[str, str] = {}
+    for node in _in_parts(graph.nodes, graph.sinks):
+        before = [found[each] for each in _inputs(node).values()]
+        if is_stateful(node) and (names := _common_names(node, before)):
+            columns[node.name] = min(names)
+        found[node] = _downstream(node, before, graph.shard_by or "")
+    return columns
 
 
 def check_declared(graph: Graph, *, independent: bool) -> None:
@@ -145,6 +169,16 @@ def read_in_parts(sinks: Sequence[SinkNode]) -> frozenset[Node]:
             found.add(node)
             waiting += _inputs(node).values()
     return frozenset(found)
+
+
+def _in_parts(nodes: Sequence[Node], sinks: Sequence[SinkNode]) -> list[Node]:
+    divided = read_in_parts(sinks)
+    return [node for node in nodes if node in divided]
+
+
+def _common_names(node: Node, before: Sequence[KeyColumn]) -> frozenset[str]:
+    """Return the columns of an operator's key that are the column on each of its inputs."""
+    return frozenset(keys_of(node)).intersection(*(carried.names for carried in before))
 
 
 def _inputs(node: Node) -> dict[str, Node]:
@@ -221,6 +255,21 @@ def _check_keys(
         pipeline=pipeline,
         participant=node.name,
     )
+
+
+def _check_one_name(pipeline: str, node: Node, before: Mapping[str, KeyColumn], by: str) -> None:
+    """Refuse inputs that have the column under unlike names: rows of one key would be in several shards."""
+    if not _common_names(node, [*before.values()]):
+        shown = ", ".join(f"{name!r} as {', '.join(sorted(of.names))}" for name, of in before.items())
+        raise InvalidPipeline(
+            f"shard_by={by!r}: {node.kind} {node.name!r}, built at {node.origin}, has the column under another name on "
+            "each of its inputs.",
+            why=f"it has {shown}: rows of one key would be in the shards of several values.",
+            do="rename it before, so that all inputs have it under one name: hf.select(...); or leave shard_by= out: "
+            f"{_INSTEAD}.",
+            pipeline=pipeline,
+            participant=node.name,
+        )
 
 
 def _check_sources(pipeline: str, node: Node | SinkNode, before: Sequence[KeyColumn]) -> None:

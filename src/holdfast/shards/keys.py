@@ -177,6 +177,13 @@ class KeyTable:
         """How many keys are claimed."""
         return sum(len(run.first) for run in self._runs)
 
+    def counts(self) -> list[int]:
+        """Return how many keys each unit has, by the codes of units."""
+        with self._reading:
+            runs, size = list(self._runs), len(self.units)
+        counted = sum((np.bincount(run.codes, minlength=size) for run in runs), np.zeros(size, np.int64))
+        return [int(count) for count in counted]
+
     def refresh(self) -> None:
         """Read what others have claimed.
 

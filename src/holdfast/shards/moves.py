@@ -59,12 +59,15 @@ class Move:
         Those after it has received segments, in the epoch after; None: it receives none.
     gives : Positions, optional
         Those after it has given segments away, in the next epoch; None: it gives none.
+    seed : str
+        Key in its checkpoint of the state with which it goes on; empty where it keeps none.
     """
 
     epoch: int
     positions: Positions
     receives: Positions | None = None
     gives: Positions | None = None
+    seed: str = ""
 
     @property
     def receipt(self) -> tuple[int, Positions]:
@@ -86,7 +89,7 @@ class Move:
 
     def to_json(self) -> list[Any]:
         """Return it as a JSON value."""
-        return [self.epoch, self.positions, self.receives, self.gives]
+        return [self.epoch, self.positions, self.receives, self.gives, *([self.seed] if self.seed else [])]
 
     @classmethod
     def from_json(cls, value: list[Any]) -> Move:

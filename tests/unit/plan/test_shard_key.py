@@ -12,7 +12,7 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.graph.nodes import SinkNode, Stream
 from holdfast.operators.lowering import LOWERINGS
-from holdfast.plan.shard_key import check_declared, keys_of, read_in_parts
+from holdfast.plan.shard_key import check_declared, columns_of_state, keys_of, read_in_parts
 from holdfast.types.schema import to_arrow
 from tests.calculators import Odd
 from tests.graphs import source as paper_source
@@ -270,3 +270,20 @@ def test_a_graph_that_puts_rows_together_must_say_what_shards_may_share() -> Non
     check_declared(sums(), independent=True)
     check_declared(hf.Pipeline("p", out(read())), independent=False)
     refused(lambda: check_declared(sums(shard_by="device"), independent=True), "one in each shard")
+
+
+def test_inputs_that_have_it_in_other_columns_of_their_key_are_refused() -> None:
+    """The rows of one key would be in two shards: here by `device`, there by `site`."""
+    left = read("a")
+    right = read("b") | hf.select("device as site", "site as device", "t", "v as w")
+    refused(lambda: built(out(hf.join(left, right, on=["device", "site"], within=5, name="j"))), "another name")
+
+
+def test_the_column_of_an_operators_state_is_the_one_of_its_key_that_all_inputs_have() -> None:
+    copied = read() | hf.select("device as d", "site", "t", "v")
+    counts = copied | hf.accumulate(by=["site", "d"], n=hf.count(), name="counts")
+    assert columns_of_state(built(out(counts))) == {"counts": "d"}
+    gated = hf.Pipeline(
+        "p", out(read() | hf.distinct(by="device", horizon=5, name="once")), shard_by="device", commit_at="pts"
+    )
+    assert columns_of_state(gated) == {"once": "device"}

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from holdfast.checkpoint import named, portable
 from holdfast.checkpoint.given_state import GivenState
-from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState
+from holdfast.checkpoint.manifest import BucketState, Manifest, OperatorState, StateSchema
 from holdfast.checkpoint.snapshot import Bucket, checked, from_parquet, verify, write_bucket
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.flow.step import FlowStep
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.distinct import DistinctStep
+from holdfast.operators.stateful.gate_step import GateStep
 from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync.step import SyncStep
 from holdfast.plan.levels.seed import StateDivision
@@ -32,12 +33,18 @@ _FOR_ALL_KEYS = {
     "aggregate": AggregateStep.for_all_keys,
     "distinct": DistinctStep.for_all_keys,
     "flow": FlowStep.for_all_keys,
+    "gate": GateStep.for_all_keys,
     "join": JoinStep.for_all_keys,
     "lookup_as_of": MergeStep.for_all_keys,
     "merge": MergeStep.for_all_keys,
     "sync": SyncStep.for_all_keys,
 }
 """Kind -> its rows that are in every bucket; a checkpoint is read without its graph."""
+
+
+def division_of(operator: str, schema: StateSchema, pipeline: str) -> StateDivision:
+    """Return how the state of an operator is divided, of which only the record in a checkpoint is known."""
+    return StateDivision(operator, schema, _FOR_ALL_KEYS.get(schema.kind, {}), pipeline)
 
 
 def state_of(store: Store, name: str, operator: str) -> dict[str, pa.Table]:
@@ -52,7 +59,7 @@ def state_of(store: Store, name: str, operator: str) -> dict[str, pa.Table]:
     """
     manifest = portable.kept(store, name).manifest
     of = _operator(manifest, name, operator)
-    division = _division(manifest, operator, of)
+    division = division_of(operator, of.schema, manifest.pipeline)
     return {
         table: division.united(table, each, [_read(store, of, table, number) for number in sorted(of.buckets)])
         for table, each in of.schema.tables.items()
@@ -97,10 +104,6 @@ def _operator(manifest: Manifest, name: str, operator: str) -> OperatorState:
     return manifest.operators[operator]
 
 
-def _division(manifest: Manifest, operator: str, of: OperatorState) -> StateDivision:
-    return StateDivision(operator, of.schema, _FOR_ALL_KEYS.get(of.schema.kind, {}), manifest.pipeline)
-
-
 def _read(store: Store, of: OperatorState, table: str, number: int) -> pa.Table:
     schema = of.schema.tables[table].schema
     file = of.buckets[number].files.get(table)
@@ -112,7 +115,7 @@ def _written(
 ) -> dict[int, BucketState]:
     """Write tables as the state of an operator; each bucket keeps the bounds that it has received."""
     empty = {name: each.schema.empty_table() for name, each in of.schema.tables.items()}
-    parts = dict(_division(manifest, operator, of).divided(tables, manifest.buckets))
+    parts = dict(division_of(operator, of.schema, manifest.pipeline).divided(tables, manifest.buckets))
     version = max((each.version for each in of.buckets.values()), default=manifest.ended.step_epoch)
     written = {}
     for number in sorted(of.buckets.keys() | parts.keys()):

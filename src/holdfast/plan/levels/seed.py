@@ -182,7 +182,7 @@ class StateDivision:
     def united(self, name: str, table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:
         """Return the rows of all buckets; those that hold for all keys once each, with the greatest values."""
         rows = tables.united(parts) if parts else table.schema.empty_table()
-        is_shared = self._is_shared(name, rows)
+        is_shared = self.is_shared(name, rows)
         if not is_shared.any():
             return rows
         found: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -202,7 +202,7 @@ class StateDivision:
         """
         places = {}
         for table, rows in state.items():
-            is_shared = self._is_shared(table, rows)
+            is_shared = self.is_shared(table, rows)
             numbers = np.zeros(rows.num_rows, np.int64)
             if not is_shared.all() and len(self.schema.key):
                 numbers = bucket_of(self._keys(table, rows, buckets), self.schema.key, buckets)
@@ -223,6 +223,13 @@ class StateDivision:
             if any(part.num_rows for part in parts.values()):
                 yield number, parts
 
+    def is_shared(self, table: str, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Return which rows of a state table hold for all keys."""
+        flag = self.for_all_keys.get(table, ALL_KEYS if ALL_KEYS in rows.schema.names else None)
+        if not flag:
+            return np.full(rows.num_rows, flag is not None)
+        return np.asarray(rows.column(flag).cast(pa.bool_()))
+
     def _keys(self, table: str, rows: pa.Table, buckets: int) -> pa.Table:
         key = self.schema.key
         there = {column.lower(): column for column in rows.schema.names}
@@ -238,12 +245,6 @@ class StateDivision:
             )
         columns = [rows.column(there[field.name.lower()]).cast(field.type) for field in key]
         return pa.Table.from_arrays(columns, names=key.names)
-
-    def _is_shared(self, table: str, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        flag = self.for_all_keys.get(table, ALL_KEYS if ALL_KEYS in rows.schema.names else None)
-        if not flag:
-            return np.full(rows.num_rows, flag is not None)
-        return np.asarray(rows.column(flag).cast(pa.bool_()))
 
 
 def _greater(one: Any, other: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.checkpoint.directory_header import FILE_NAME
 from holdfast.checkpoint.graph_record import unreadable
@@ -31,6 +31,10 @@ class StateShape:
     buckets: int
     partitions: int
     is_in_journal: bool = True
+
+    def of_buckets(self, buckets: int) -> StateShape:
+        """Return it for state that is divided into so many."""
+        return replace(self, buckets=buckets, partitions=min(self.partitions, buckets))
 
 
 @dataclass(frozen=True)

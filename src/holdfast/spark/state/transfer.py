@@ -111,7 +111,7 @@ class Transfer:
         for name, was in sources.items():
             before = manifest.operators[was]
             move = self.move(name, before.schema)
-            feeds = _ReceivedBounds(renamed, redistributed, manifest.buckets, self.buckets)
+            feeds = ReceivedBounds(renamed, redistributed, manifest.buckets, self.buckets)
             if move.is_plain and name not in redistributed:
                 buckets = {
                     number: BucketState(of.version, of.digest, feeds.renamed(of.feeds), of.files)
@@ -157,7 +157,7 @@ class Transfer:
         return self.upgrades.get(name, StateUpgrade())
 
     def _rewritten(
-        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: _ReceivedBounds, at: StepTime
+        self, name: str, was: str, before: OperatorState, move: StateMove, feeds: ReceivedBounds, at: StepTime
     ) -> dict[int, BucketState]:
         """Read all state of an operator, convert its tables, and write it into the current buckets."""
         if not before.buckets:
@@ -247,7 +247,7 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class _ReceivedBounds:
+class ReceivedBounds:
     """The bounds that operators received from upstream operators, which may have another name, or other buckets, now.
 
     Parameters
