@@ -110,7 +110,7 @@ class ShardStarts:
         graphs = ShardGraphs(pipeline, self.directory)
         store = open_store(str(self.directory))
         store.prepare()
-        lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+        lifecycle = Lifecycle(pipeline.hooks, pipeline.name, shard=None)
         lifecycle.set_up()
         try:
             known = newest_layout(store)
