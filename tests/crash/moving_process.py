@@ -1,15 +1,14 @@
-"""A process that gives a pipeline another number of shards, and dies at one of its durable writes.
+"""What a process does that gives a pipeline another number of shards, and dies at one of its durable writes.
 
-Arguments: directory, number of shards, number of the place to die at; 0: none.  Prints how many places it reached.
-Places are before and after each write of the checkpoint, and each named point within a sink's publish.
+Places to die are before and after each write of the checkpoint, and each named point within a sink's publish.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -55,16 +54,11 @@ class Places:
         setattr(LocalStore, name, call)
 
 
-def main() -> None:
-    """Move."""
-    directory, shard_count = Path(sys.argv[1]), int(sys.argv[2])
-    places = Places(int(sys.argv[3]))
+def move(directory: str, shard_count: int, wanted: int, reached: Synchronized[int]) -> None:
+    """Move, and say how many places were reached; die at one of them, if it is not 0."""
+    places = Places(wanted)
     for name in ("put", "put_if_absent", "delete"):
         places.around(name)
     faults.install(lambda point, epoch: places.reach())
-    Rearranging(pipeline_in(directory), directory / "checkpoint", Settings()).change(shard_count)
-    sys.stdout.write(f"{places.reached}\n")
-
-
-if __name__ == "__main__":
-    main()
+    Rearranging(pipeline_in(Path(directory)), Path(directory) / "checkpoint", Settings()).change(shard_count)
+    reached.value = places.reached
