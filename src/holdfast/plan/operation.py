@@ -9,15 +9,14 @@ Hints only: what an epoch decides is logged with it.  Whoever reads one finds th
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
 from holdfast.capabilities import optional
 from holdfast.limits import ReadLimit
+from holdfast.store.notes import beside, read_note, write_note
 
 Batches = list[pa.RecordBatch]
 
@@ -85,25 +84,3 @@ def is_due(path: str, now_us: int) -> bool:
     due_us = read_note(path, 0)
     # Spark's batch time is cut to milliseconds: what is due within this one would not be released yet.
     return due_us is not None and now_us // 1000 * 1000 >= due_us
-
-
-def beside(stop_file: str, name: str) -> str:
-    """Return the path of a file of a run."""
-    return os.path.join(os.path.dirname(stop_file), name)
-
-
-def write_note(path: str, value: Any) -> None:
-    """Replace what a file says: a JSON value."""
-    aside = f"{path}.new"
-    with open(aside, "w", encoding="utf-8") as file:
-        json.dump(value, file)
-    os.replace(aside, path)
-
-
-def read_note(path: str, default: Any) -> Any:
-    """Return what a file says; the default where there is none."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        return default

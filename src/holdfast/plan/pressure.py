@@ -39,12 +39,13 @@ from holdfast.operators.stateful.merge_step import MergeStep
 from holdfast.operators.sync import report as sync_report
 from holdfast.operators.sync.step import SyncStep
 from holdfast.operators.waits import merge_fullness
-from holdfast.plan.operation import write_held, write_note
+from holdfast.plan.operation import write_held
 from holdfast.plan.stages import Stages
 from holdfast.state import tables
 from holdfast.state.bucket_report import WAITING_ROWS_MAX, BucketReport, Pressure
 from holdfast.state.keys import coded
 from holdfast.state.step import UNBOUNDED, Step
+from holdfast.store.notes import write_note
 
 log = logging.getLogger("holdfast.run")
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from holdfast.checkpoint.snapshot import Bucket, write_part
-from holdfast.plan.operation import write_note
 from holdfast.ports import Store
 from holdfast.state.bucket_report import BucketReport
+from holdfast.store.notes import write_note
 from holdfast.store.paths import open_store
 
 log = logging.getLogger("holdfast.checkpoint")
