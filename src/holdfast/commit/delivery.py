@@ -396,9 +396,7 @@ class Delivery:
         went_back.is_mended_by_start = True
         raise went_back
 
-    def sweep(
-        self, below_epoch: int, needed: Mapping[str, int] | None = None, left_out: Collection[str] = ()
-    ) -> int:
+    def sweep(self, below_epoch: int, needed: Mapping[str, int] | None = None, left_out: Collection[str] = ()) -> int:
         """Drop orphans in every sink that is not busy publishing, nor left out; returns how many.
 
         ``needed`` has, for sinks that lack something decided, the first such epoch: nothing from there on is dropped.
