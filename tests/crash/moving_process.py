@@ -1,16 +1,15 @@
-"""A process that gives a pipeline another number of shards, and dies at one of its durable writes.
+"""What a process does that gives a pipeline another number of shards, and dies at one of its durable writes.
 
-Arguments: directory, number of shards, number of the place to die at; 0: none; and ``keyed`` for a pipeline that keeps
-state.  Prints how many places it reached.
-Places are before and after each write of the checkpoint, and each named point within a sink's publish.
+Places to die are before and after each write of the checkpoint, and each named point within a sink's publish.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -74,18 +73,28 @@ class Places:
         setattr(LocalStore, name, call)
 
 
-def main() -> None:
-    """Move."""
-    directory, shard_count = Path(sys.argv[1]), int(sys.argv[2])
-    places = Places(int(sys.argv[3]))
+def move(directory: str, shard_count: int, wanted: int, reached: Synchronized[int], is_keyed: bool) -> None:
+    """Move, and say how many places were reached; die at one of them, if it is not 0."""
+    places = Places(wanted)
     for name in ("put", "put_if_absent", "delete"):
         places.around(name)
     faults.install(lambda point, epoch: places.reach())
-    is_keyed = "keyed" in sys.argv[4:]
-    pipeline = keyed_pipeline(directory, directory / "in") if is_keyed else pipeline_in(directory)
-    Rearranging(pipeline, directory / "checkpoint", Settings()).change(shard_count)
-    sys.stdout.write(f"{places.reached}\n")
+    place = Path(directory)
+    pipeline = keyed_pipeline(place, place / "in") if is_keyed else pipeline_in(place)
+    Rearranging(pipeline, place / "checkpoint", Settings()).change(shard_count)
+    reached.value = places.reached
 
 
-if __name__ == "__main__":
-    main()
+FORKS = multiprocessing.get_context("forkserver")
+"""Processes that need not import everything anew: there are hundreds in a night."""
+FORKS.set_forkserver_preload([__name__])
+
+
+def moved_by_process(directory: Path, shard_count: int, place: int = 0, *, is_keyed: bool = False) -> int | None:
+    """Return how many places a process reached that was to move; None: it was killed."""
+    reached = FORKS.Value("i", 0)
+    process = FORKS.Process(target=move, args=(str(directory), shard_count, place, reached, is_keyed))
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode in (0, -signal.SIGKILL), "it printed why"
+    return reached.value if process.exitcode == 0 else None

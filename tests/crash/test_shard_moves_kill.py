@@ -7,7 +7,6 @@ was decided.  Then no segment is lost, none is in two shards, and every row has 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +18,12 @@ from holdfast.graph.trigger import available_now
 from holdfast.positions import Position
 from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.store.local import LocalStore
-from tests.crash.moving_process import pipeline_in
-from tests.crash.processes import ROOT
+from tests.crash.moving_process import moved_by_process, pipeline_in
 from tests.everyday import everyday
 from tests.spark.test_rearranging import Movable
 from tests.spark.test_shards import DIRECTORIES
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(3600)]
 
 STRIDE = 16
 """Of this many places one is a place to die, in every ``make test``."""
@@ -46,14 +44,7 @@ class Moved:
 
     def move(self, shard_count: int, place: int = 0) -> int | None:
         """Return how many places a process reached that was to move; None: it was killed."""
-        command = [sys.executable, "-m", "tests.crash.moving_process", str(self.place.directory)]
-        ended = subprocess.run(
-            [*command, str(shard_count), str(place)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        if ended.returncode == -9:
-            return None
-        assert ended.returncode == 0, ended.stderr
-        return int(ended.stdout.split()[-1])
+        return moved_by_process(self.place.directory, shard_count, place)
 
     def layout(self) -> ShardLayout:
         found = newest_layout(LocalStore(str(self.place.checkpoint)))
@@ -97,7 +88,9 @@ def moved(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Moved, int]:
 
 
 @pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_process_that_dies_while_segments_move(moved: tuple[Moved, int], stride: int) -> None:
+def test_a_process_that_dies_while_segments_move(
+    moved: tuple[Moved, int], stride: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     case, count = moved
     places = case.move(count)
     assert places
@@ -111,6 +104,8 @@ def test_a_process_that_dies_while_segments_move(moved: tuple[Moved, int], strid
     case.place.arrive(*DIRECTORIES)
     case.place.run(case.layout())
     case.place.check_rows()
+    with capsys.disabled():
+        sys.stdout.write(f"\n{len(range(1, places + 1, stride))} of {places} places\n")
 
 
 @pytest.mark.parametrize("stride", [3 * STRIDE, pytest.param(1, marks=pytest.mark.nightly)])

@@ -7,8 +7,6 @@ segment of its key, as it was, and in no other; and what follows is what one run
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +15,7 @@ import pytest
 from holdfast.controller.state_seeds import ASIDE
 from holdfast.shards.layout import newest_layout
 from holdfast.store.local import LocalStore
-from tests.crash.processes import ROOT
+from tests.crash.moving_process import moved_by_process
 from tests.everyday import everyday
 from tests.spark.test_state_moves import Keyed
 
@@ -42,13 +40,7 @@ class MovedState:
 
     def move(self, shard_count: int, place: int = 0) -> int | None:
         """Return how many places a process reached that was to move; None: it was killed."""
-        command = [sys.executable, "-m", "tests.crash.moving_process", str(self.place.directory)]
-        arguments = [str(shard_count), str(place), "keyed"]
-        ended = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-        if ended.returncode == -9:
-            return None
-        assert ended.returncode == 0, ended.stderr
-        return int(ended.stdout.split()[-1])
+        return moved_by_process(self.place.directory, shard_count, place, is_keyed=True)
 
     def check(self, shard_count: int) -> None:
         """Each row of state is in the shard of its key, as it was."""

@@ -400,6 +400,19 @@ def test_hooks_of_setup_and_teardown_are_called_once_for_all(place: Place) -> No
     assert called == ["setup", "start", "start", "teardown"]
 
 
+def test_each_shard_has_a_value_of_its_own_and_its_hooks_are_told_whose_it_is(place: Place) -> None:
+    recovered: dict[int, str] = {}
+    place.arrive(*DIRECTORIES)
+    hooks = hf.Hooks(
+        on_checkpoint=lambda *, shard: f"of {shard}",
+        on_recover=lambda value, *, shard: recovered.update({shard: value}),
+    )
+    for _ in range(2):
+        pipeline = hf.Pipeline("rides", *place.pipeline().sinks, hooks=hooks)
+        pipeline.run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
+    assert recovered == {0: "of 0", 1: "of 1"}
+
+
 def test_what_keeps_state_runs_in_shards_only_if_these_are_independent(tmp_path: Path) -> None:
     def pipeline(**more: Any) -> Pipeline:
         ticks = hf.read.rate(rows_per_second=1000, name="ticks")

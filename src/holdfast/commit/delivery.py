@@ -396,14 +396,14 @@ class Delivery:
         went_back.is_mended_by_start = True
         raise went_back
 
-    def sweep(self, below_epoch: int, needed: Mapping[str, int] | None = None) -> int:
-        """Drop orphans in every sink that is not busy publishing; returns how many.
+    def sweep(self, below_epoch: int, needed: Mapping[str, int] | None = None, left_out: Collection[str] = ()) -> int:
+        """Drop orphans in every sink that is not busy publishing, nor left out; returns how many.
 
         ``needed`` has, for sinks that lack something decided, the first such epoch: nothing from there on is dropped.
         """
         count = 0
         for name, sink in self._sinks.items():
-            if not self._locks[name].acquire(blocking=False):
+            if name in left_out or not self._locks[name].acquire(blocking=False):
                 continue  # the commit thread is at work there: next time
             try:
                 count += sink.sweep(below_epoch=min(below_epoch, (needed or {}).get(name, below_epoch)))

@@ -24,7 +24,7 @@ from holdfast.commit.records import Decided, Done
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
 from holdfast.commit.story import Stories
 from holdfast.commit.transaction import Event
-from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt
+from holdfast.errors import BadRow, Corrupt, Diverged, Fenced, HoldfastError, InDoubt, Unavailable
 from holdfast.ports import Clock, EpochRecord, Held, Outcome, Publication, Refused, RunIdentity
 from holdfast.positions import Positions
 from holdfast.retry import Retrier
@@ -292,7 +292,11 @@ class OpenDecisions:
         -----
         Where ``on_refused`` is given, each sink is asked what it refuses when those before it have the epoch: their
         rows may be what its foreign keys point to, or what its own collide with.
+
+        One that does not answer holds up none of the others that remember what they hold: they get what is decided,
+        and are swept, before it is raised.  A transaction that stays open would hide what other shards write.
         """
+        away: dict[str, HoldfastError] = {}
         resolved: list[Resolution] = []
         backlog = Backlog(self._delivery, self._publisher, max((key.epoch for key in takeover.open), default=0))
         for key, decided in self._read(takeover):
@@ -307,21 +311,34 @@ class OpenDecisions:
             found += [_revoked(name, key.epoch) for name in revoked]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
-            if on_refused is None and not left_out and not is_rewind and backlog.takes(entry, found):
+            if on_refused is None and not left_out and not is_rewind and not away and backlog.takes(entry, found):
                 resolved += found
                 continue
             backlog.publish()
             for each in found:
-                if each.verdict is not Verdict.PUBLISH:
-                    continue  # the dead run's publish had succeeded in this sink
-                if on_refused is not None and not is_rewind:
-                    entry = self._without_refused(entry, key, each.sink, on_refused)
-                self._publisher.publish(each.sink, [entry])
+                if each.verdict is not Verdict.PUBLISH or each.sink in away:
+                    continue  # the dead run's publish had succeeded in this sink; or it lacks an earlier epoch
+                if away and not self._delivery.remembers(each.sink):
+                    away[each.sink] = next(iter(away.values()))  # it would get the epoch again with each start
+                    continue
+                try:
+                    if on_refused is not None and not is_rewind:
+                        entry = self._without_refused(entry, key, each.sink, on_refused)
+                    self._publisher.publish(each.sink, [entry])
+                except (Unavailable, BadRow, Diverged, InDoubt) as error:
+                    if not away and not isinstance(error, Unavailable):
+                        raise
+                    away[each.sink] = error  # what it refuses may point to what the first one lacks
+            if away:
+                continue  # the next start finds it, and those after it, in the sinks that have it
             # NB from here on only the sources have what is revoked: ``open`` has asked whether they can give it.
             self._publisher.complete(entry, left_out, self._done(entry, left_out, revoked))
             if revoked:
                 self._stories.take(key.epoch, Event.REVOKE, detail=f"for {sorted(revoked)}")
             resolved += found
+        if away:
+            self._delivery.sweep(0, left_out=away)
+            raise next(iter(away.values()))
         backlog.publish()
         self._note_revoked(expired)
         return resolved

@@ -14,6 +14,7 @@ from typing import cast
 
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.spark_log import MARKS
+from holdfast.connectors.kafka.topics import check_counts
 from holdfast.connectors.reading.empty_part import EmptyPartSpec
 from holdfast.connectors.reading.parts import divisible, in_parts, part_of
 from holdfast.connectors.reading.wrapped import WrappedSpec
@@ -131,8 +132,18 @@ class ShardGraphs:
         return {name: wanted for name, spec in self.divisible_sources.items() if _parts_of(in_parts(spec, wanted))}
 
     def all_units(self, layout: ShardLayout) -> dict[str, dict[str, str]]:
-        """Return source -> segment -> unit, of the segments that there are now."""
-        return {name: self.units(layout, name) for name in self.divisible_sources}
+        """Return source -> segment -> unit, of the segments that there are now.
+
+        Raises
+        ------
+        InvalidPipeline
+            If rows of one key would be in two units: with a shard key, topics have as many partitions, all of them.
+        """
+        found = {name: self.units(layout, name) for name in self.divisible_sources}
+        if layout.by not in ("", INDEPENDENT):
+            of_topics = found.keys() & {node.name for node in self.pipeline.sources if node.kind == "kafka"}
+            check_counts(self.pipeline.name, {name: found[name] for name in of_topics})
+        return found
 
     def units(self, layout: ShardLayout, source: str) -> dict[str, str]:
         """Return segment -> unit, of the segments that a source has now."""

@@ -128,7 +128,7 @@ class ShardStarts:
         comparison = ShardsComparison(graphs, self.directory, self.asked)
         if self.asked.compares:
             comparison.check()
-        lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+        lifecycle = Lifecycle(pipeline.hooks, pipeline.name, shard=None)
         lifecycle.set_up()
         try:
             known = newest_layout(store)

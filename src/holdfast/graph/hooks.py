@@ -11,10 +11,14 @@ The order, and what a hook that raises does::
 
 No hook runs between the evaluation of an epoch and its commit: whatever one does, an epoch is published as a whole or
 replayed, so no row is lost or duplicated by it.  A process that is killed calls nothing more.
+
+Of a pipeline in shards the first and the last are called once, the others for each shard: one that has a parameter
+``shard`` behind a ``*`` is told which.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -24,10 +28,31 @@ from holdfast.errors import HoldfastError, InvalidPipeline
 
 log = logging.getLogger("holdfast.run")
 
+_ONCE = ("on_setup", "on_teardown")
+"""Those that are called once for all shards."""
+
+
+def _takes_shard(hook: object) -> bool:
+    """Return whether a hook is told of its shard.
+
+    Examples
+    --------
+    >>> _takes_shard(lambda value, *, shard: None), _takes_shard(lambda shard: None), _takes_shard({}.update)
+    (True, False, False)
+    """
+    try:
+        found = inspect.signature(hook).parameters.get("shard") if callable(hook) else None
+    except ValueError:  # of a function that is not Python's
+        return False
+    return found is not None and found.kind is inspect.Parameter.KEYWORD_ONLY
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hooks:
     """What is called when, at the beginning, during and at the end of each run of a pipeline.
+
+    A hook but ``on_setup`` and ``on_teardown`` may have the parameter ``shard`` behind a ``*``: it receives the number
+    of the shard for which it is called, 0 of a pipeline without shards; ``on_error`` None, where all of them failed.
 
     Parameters
     ----------
@@ -55,14 +80,15 @@ class Hooks:
 
         hooks = hf.Hooks(on_setup=model.load, on_error=lambda error, operator, rows: page(error.what))
         pipeline = hf.Pipeline("trips", trips_table, hooks=hooks)
+        in_shards = hf.Hooks(on_checkpoint=lambda *, shard: seen[shard])
     """
 
     on_setup: Callable[[], object] | None = None
-    on_start: Callable[[], object] | None = None
-    on_checkpoint: Callable[[], Any] | None = None
-    on_recover: Callable[[Any], object] | None = None
-    on_error: Callable[[HoldfastError, str | None, Any], object] | None = None
-    on_finish: Callable[[], object] | None = None
+    on_start: Callable[..., object] | None = None
+    on_checkpoint: Callable[..., Any] | None = None
+    on_recover: Callable[..., object] | None = None
+    on_error: Callable[..., object] | None = None
+    on_finish: Callable[..., object] | None = None
     on_teardown: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
@@ -73,6 +99,12 @@ class Hooks:
                     f"{field.name}={hook!r} is not a function.",
                     why="a hook is called; here the result of a call may have been given.",
                     do=f"write Hooks({field.name}=function), without parentheses after it.",
+                )
+            if field.name in _ONCE and _takes_shard(hook):
+                raise InvalidPipeline(
+                    f"{field.name} has a parameter 'shard'.",
+                    why="it is called once for all shards of a pipeline.",
+                    do="leave the parameter out; on_start is called for each shard.",
                 )
 
 
@@ -93,10 +125,13 @@ class Lifecycle:
         The user's.
     pipeline : str
         Name of the pipeline, for errors.
+    shard : int, optional
+        Whose run it is; None: of all shards.
     """
 
     hooks: Hooks
     pipeline: str
+    shard: int | None = 0
     is_set_up: bool = False
 
     def set_up(self) -> None:
@@ -135,7 +170,7 @@ class Lifecycle:
         if hook is None:
             return None
         try:
-            return hook(*arguments)
+            return self._call(hook, arguments)
         except Exception as error:
             raise raised(name, error, self.pipeline) from error
 
@@ -143,9 +178,12 @@ class Lifecycle:
         if hook is None:
             return
         try:
-            hook(*arguments)
+            self._call(hook, arguments)
         except (Exception, SystemExit):  # the run is ending: what it ends of must not be hidden, nor its end prevented
             log.exception("%s of pipeline %r raised; the run ends as it would have", name, self.pipeline)
+
+    def _call(self, hook: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+        return hook(*arguments, shard=self.shard) if _takes_shard(hook) else hook(*arguments)
 
 
 def raised(name: str, error: BaseException, pipeline: str) -> InvalidPipeline:

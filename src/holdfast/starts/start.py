@@ -20,6 +20,7 @@ from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
 from holdfast.plan.warnings import start_warnings
 from holdfast.ports import Store
+from holdfast.shards.naming import shard_of
 from holdfast.spark.failure import translate
 from holdfast.spark.run import Run
 from holdfast.starts.context import StartOptions
@@ -210,7 +211,7 @@ def begin_run(asked: StartOptions) -> Run:
         What the start is asked for.
     """
     pipeline = asked.pipeline
-    lifecycle = Lifecycle(pipeline.hooks, pipeline.name)
+    lifecycle = Lifecycle(pipeline.hooks, pipeline.name, shard_of(pipeline.name)[1])
     comparison = partial(_comparison, asked) if asked.compares else None
     starting = Starting(asked, lifecycle, partial(_finish_rewind, asked), comparison)
     lifecycle.set_up()

@@ -487,6 +487,43 @@ def test_nothing_that_is_decided_is_swept_by_a_takeover(bench):
     assert bench.target("table").leftovers() == []
 
 
+def test_a_sink_that_does_not_answer_holds_up_no_other_one_at_a_takeover(bench):
+    """What it leaves open in another one would hide from readers what others write there (design/0048, section 5)."""
+    bench.guarantees["console"] = Guarantee.AT_LEAST_ONCE
+    sinks = ("table", "topic", "console")
+    older = bench.open(*sinks, commit_thread=False)
+    commit(older, 1)
+    bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=1000)
+    with pytest.raises(Unavailable):
+        commit(older, 2, as_staged=True)
+    staged(older, "topic", 3)
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="could not be published in sink 'table'"):
+            bench.open(*sinks, commit_thread=False)
+        assert (ids(bench, "table"), ids(bench, "topic"), ids(bench, "console")) == ([1], [1, 2], [1])
+        assert bench.target("topic").leftovers() == []
+        assert bench.standings()[2] is Standing.OPEN
+    bench.failures = ScriptedFailures()
+    bench.open(*sinks)
+    assert ids(bench, "table") == ids(bench, "topic") == ids(bench, "console") == [1, 2]
+    assert bench.target("table").leftovers() == []
+
+
+def test_after_a_sink_that_does_not_answer_all_epochs_stay_open(bench):
+    """None that comes later is forgotten, and the sink gets them in their order."""
+    older = bench.open("table", "topic", commit_thread=False, commit_every_ticks=1000)
+    for epoch in (1, 2, 3, 4):
+        commit(older, epoch, pts=epoch)
+    bench.failures.add("table", "publish", Failure.UNAVAILABLE, times=1000)
+    with pytest.raises(Unavailable):
+        bench.open("table", "topic")
+    assert (ids(bench, "table"), ids(bench, "topic")) == ([1], [1, 2, 3, 4])
+    assert [bench.standings()[epoch] for epoch in (2, 3, 4)] == [Standing.OPEN] * 3
+    bench.failures = ScriptedFailures()
+    bench.open("table", "topic")
+    assert ids(bench, "table") == ids(bench, "topic") == [1, 2, 3, 4]
+
+
 # --- edges of recovery ----------------------------------------------------------------------------------------------
 
 

@@ -109,3 +109,29 @@ def test_a_hook_must_be_a_function_and_hooks_are_no_part_of_the_graph():
     plain = hf.Pipeline("trips", rows | hf.write.memory(name="out"))
     hooked = hf.Pipeline("trips", rows | hf.write.memory(name="out"), hooks=hf.Hooks(on_start=boom))
     assert plain.fingerprint() == hooked.fingerprint()
+
+
+def test_a_hook_with_a_parameter_for_it_is_told_of_which_shard_it_is_called():
+    calls = []
+
+    def note(*arguments, shard):
+        calls.append((*arguments, shard))
+
+    hooks = hf.Hooks(on_start=note, on_checkpoint=note, on_recover=note, on_error=note, on_finish=note)
+    life = Lifecycle(hooks, "trips-3", 3)
+    life.begin({"n": 1}, has_value=True)
+    life.ask()
+    life.finish()
+    assert calls == [({"n": 1}, 3), (3,), (3,), (3,)]
+    error = Unavailable("it is away.")
+    Lifecycle(hooks, "trips", None).fail(error)
+    assert calls[-1] == (error, None, None, None)
+    seen = {}
+    Lifecycle(hf.Hooks(on_recover=seen.update), "trips-3", 3).begin({"n": 1}, has_value=True)
+    assert seen == {"n": 1}
+
+
+@pytest.mark.parametrize("name", ["on_setup", "on_teardown"])
+def test_a_hook_that_is_called_once_for_all_shards_is_told_of_none(name):
+    with pytest.raises(InvalidPipeline, match="has a parameter 'shard'"):
+        hf.Hooks(**{name: lambda *, shard: None})

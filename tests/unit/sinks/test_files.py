@@ -687,3 +687,14 @@ def test_a_worker_killed_while_it_stages_leaves_an_orphan_that_is_swept(director
     assert sink.sweep(below_epoch=4) == 0
     assert sink.sweep(below_epoch=5) == 1
     assert sink.sweep(below_epoch=5) == 0
+
+
+@pytest.mark.parametrize("point", ["publish-begun", "publish-uncommitted"])
+def test_what_a_killed_publish_had_not_renamed_yet_can_be_withdrawn(directory: Path, point: str) -> None:
+    """A rewind asks before it takes over, when nobody has carried the publish through."""
+    sink = _opened(directory)
+    sink.publish([_carried(1, 1)], Held())
+    with _at(point, _kill), pytest.raises(_Killed):
+        sink.publish([_publication(2, _staged(sink, 2, _table(2, 3)))], Held())
+    asked = FilesSinkSpec(os.fspath(directory)).connect("out", PIPELINE, SCHEMA).withdrawal({"lines": {"log": 1}})
+    assert (asked.obstacle, asked.row_count) == ("", 2 if point == "publish-begun" else 0)

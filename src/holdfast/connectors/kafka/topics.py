@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidPipeline
@@ -87,3 +88,36 @@ class Selection:
 
 
 NO_TOPICS = Selection()
+
+
+def check_counts(pipeline: str, segments: Mapping[str, Collection[str]]) -> None:
+    """See that topics whose rows are held to partitions by a shard key have as many partitions, all of them.
+
+    Parameters
+    ----------
+    pipeline : str
+        Its name.
+    segments : mapping of str to collection of str
+        Source -> all of its segments.
+
+    Raises
+    ------
+    InvalidPipeline
+        If two have unlike numbers: a key then has one partition in the one, and another in the other.
+
+    Examples
+    --------
+    >>> check_counts("trips", {"orders": ["orders@1/0", "orders@1/1"], "paid": ["paid@2/1", "paid@2/0"]})
+    """
+    counts = Counter((source, each.rpartition("/")[0]) for source, several in segments.items() for each in several)
+    topics = sorted((count, topic.partition("@")[0], source) for (source, topic), count in counts.items())
+    if topics and topics[0][0] != topics[-1][0]:
+        (fewer, small, source), (more, large, other) = topics[0], topics[-1]
+        raise InvalidPipeline(
+            f"topic {small!r} (source {source!r}) has {fewer} partitions, and {large!r} (source {other!r}) has {more}.",
+            why=f"pipeline {pipeline!r} has shard_by=: producers choose the partition by key and number of partitions, "
+            "so a key would be in two partitions, and rows of it would be rejected.",
+            do=f"copy the messages of {small!r} to a topic with {more} partitions, by their keys, and read that.",
+            pipeline=pipeline,
+            participant=source,
+        )

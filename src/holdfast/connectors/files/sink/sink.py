@@ -358,11 +358,14 @@ class FilesSink(RewindableLogSink[LogEntry, tuple[tuple[str, str], ...], FilesBe
         return since_repair(entries)
 
     def _withdrawal(self, back: FilesBehind) -> Withdrawal:
-        gone = [path for path in back.files if not os.path.lexists(os.path.join(self._directory, path))]
+        places = {path: os.path.join(self._directory, path) for path in back.files}
+        for before, path in self._last().renames:  # who died among them left files where they were staged
+            if path in places and not os.path.lexists(places[path]):
+                places[path] = os.path.join(self._directory, before)
+        gone = [path for path, place in places.items() if not os.path.lexists(place)]
         if gone:
             return Withdrawal(obstacle=f"{gone[0]} was published and has been removed or moved: its rows are not found")
-        rows = sum(self._row_count(os.path.join(self._directory, path)) for path in back.files)
-        return Withdrawal(back.epoch, back.epoch_count, rows)
+        return Withdrawal(back.epoch, back.epoch_count, sum(map(self._row_count, places.values())))
 
     def _row_count(self, path: str) -> int:
         if self._staging.format == "parquet":
