@@ -3,11 +3,13 @@
 - ``measured``: as users run it.
 - ``silent``: a copy of the package in which no clock is looked at for it.
 - ``counted``: as ``measured``, and each look is timed itself, in the processes that take it.
+- ``scraped``: as ``measured``, and its metrics are scraped each second; Prometheus does it each 15 s by default.
 
 Each side runs in a process of its own, in turns, warmed up by a small run.  ``overhead`` is the time of all looks of
 ``counted``, of tasks and driver, divided by the seconds of its run: rather too much, since a look that is timed takes
-twice as long, and tasks work at the same time.  ``ratio`` = measured / silent in seconds, the median of the rounds; two
-equal runs differ by more than the overhead.
+twice as long, and tasks work at the same time.  ``scrape_overhead`` is the time of all scrapes of ``scraped``, as who
+scrapes sees it, divided by the seconds of its run, and ``scrape_ms`` that of one.  ``ratio`` = measured / silent in
+seconds, the median of the rounds; two equal runs differ by more than the overhead.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import threading
+import time
+import urllib.request
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +32,7 @@ from bench.exactly_once import TABLE, WARM_ROWS, write_input
 from bench.sides import WORK, median, print_result, run_side
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
-SIDES = ("measured", "silent", "counted")
+SIDES = ("measured", "silent", "counted", "scraped")
 PACKAGE = Path(__file__).resolve().parents[1] / "src"
 
 LAPS, BUSY, EPOCHS = "plan/laps.py", "commit/busy.py", "plan/epoch_times.py"
@@ -118,6 +125,39 @@ def side_run(package: str, is_silent: bool, **arguments: Any) -> dict[str, Any]:
     return {**figures, "looks_ms": sum(looks) * 1e3}
 
 
+class Scraper:
+    """Scrapes an address each second, once it answers."""
+
+    def __init__(self) -> None:
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{held.getsockname()[1]}"
+        self.spent_s: list[float] = []
+        self._told = threading.Event()
+        self._thread = threading.Thread(target=self._scrape, daemon=True)
+
+    def __enter__(self) -> Scraper:
+        os.environ["HOLDFAST_METRICS"] = self.address
+        self._thread.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        del os.environ["HOLDFAST_METRICS"]
+        self._told.set()
+        self._thread.join()
+
+    def _scrape(self) -> None:
+        while not self._told.wait(1):
+            began = time.perf_counter()
+            try:
+                with urllib.request.urlopen(f"http://{self.address}/metrics", timeout=10) as answer:
+                    text = answer.read()
+            except OSError:  # the run has not begun, or has ended
+                continue
+            if b"holdfast_epoch_seconds_count" in text:
+                self.spent_s.append(time.perf_counter() - began)
+
+
 def measure(options: argparse.Namespace, dsn: str, below: Path) -> dict[str, Any]:
     """Let the sides take turns."""
     import psycopg
@@ -128,6 +168,8 @@ def measure(options: argparse.Namespace, dsn: str, below: Path) -> dict[str, Any
     write_input(warm, options.format, WARM_ROWS, 2)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     shares: list[float] = []
+    scrape_shares: list[float] = []
+    scrapes_s: list[float] = []
     for number in range(options.rounds):
         for side in SIDES if number % 2 == 0 else SIDES[::-1]:
             with psycopg.connect(dsn, autocommit=True) as connection:
@@ -142,7 +184,9 @@ def measure(options: argparse.Namespace, dsn: str, below: Path) -> dict[str, Any
             arguments |= {"table": "readings", "warm_table": "warm", "scratch": scratch}
             arguments |= {"files_per_epoch": options.files_per_epoch}
             given = {"package": package, "is_silent": side == "silent", **arguments}
-            figures = run_side("bench.observing", "run", given)
+            scraper = Scraper()
+            with scraper if side == "scraped" else nullcontext():
+                figures = run_side("bench.observing", "run", given)
             shutil.rmtree(scratch, ignore_errors=True)
             with psycopg.connect(dsn) as connection:
                 row = connection.execute("SELECT count(*), count(DISTINCT id) FROM readings").fetchone()
@@ -152,10 +196,18 @@ def measure(options: argparse.Namespace, dsn: str, below: Path) -> dict[str, Any
             seconds[side].append(figures["seconds"])
             if side == "counted":
                 shares.append(figures["looks_ms"] / 1e3 / figures["seconds"])
+            if side == "scraped":
+                if not scraper.spent_s:
+                    raise RuntimeError("nothing was scraped: more rows make a longer run")
+                scrapes_s += scraper.spent_s
+                scrape_shares.append(sum(scraper.spent_s) / figures["seconds"])
             print(f"round {number + 1} {side}: {figures}", flush=True)
     ratios = [one / other for one, other in zip(seconds["measured"], seconds["silent"], strict=True)]
     return {
         "overhead": round(median(shares), 6),
+        "scrape_overhead": round(median(scrape_shares), 6),
+        "scrape_ms": round(median(scrapes_s) * 1e3, 2),
+        "scrapes": len(scrapes_s),
         "ratio": round(median(ratios), 3),
         "ratios": [round(each, 3) for each in ratios],
         "seconds": {side: [round(s, 2) for s in each] for side, each in seconds.items()},
