@@ -56,7 +56,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FIRST_SEED": "where the seeds of a night of tests begin; those of its kills and examples, too",
     "HOLDFAST_KAFKA_KILLS": "how often the tests kill each of driver, JVM, worker, executor and broker between topics",
     "HOLDFAST_PAIRS_MINUTES": "how long the tests try pairs of crashes in each set of sinks with Kafka",
-    "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging",
+    "HOLDFAST_JVM_KILLS": "how often the tests kill only the JVM, for each way of staging, and drivers of shards",
 }
 """Variables that are not settings: read where they are used, most by tests, demo and benchmark."""
 

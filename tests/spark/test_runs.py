@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from holdfast import faults
 from holdfast.config import Settings
 from holdfast.connectors import memory
 from holdfast.graph.nodes import Stream
@@ -29,6 +30,7 @@ from tests.spark.running import (
     arrive,
     arrive_in_order,
     batches_of_log,
+    die_at,
     eventually,
     held_back,
     numbered,
@@ -287,6 +289,23 @@ def test_a_restart_goes_on_where_the_last_run_ended(mode: str, spark: SparkSessi
     last = _run(pipeline, tmp_path, spark, MODES[mode]).status()
     assert [(s.generation, s.epoch, s.rows_total) for s in (first, again, last)] == [(1, 2, 40), (2, 2, 0), (3, 3, 30)]
     assert sqlite_rows(tmp_path / "out.db") == parquet_rows(tmp_path / "files") == list(range(35))
+
+
+def test_a_process_that_was_killed_while_spark_wrote_its_first_entry_is_gone_on_from(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark renames an entry into place; it starts no query where there is such a file, and no entry."""
+    arrive_in_order(tmp_path / "in", 2, 10)
+    pipeline = hf.Pipeline("p", json_source(tmp_path / "in") | hf.write.sqlite(tmp_path / "out.db", table="rows"))
+    die_at("before-stage", 1)
+    with pytest.raises(hf.HoldfastError):
+        _run(pipeline, tmp_path, spark)
+    faults.install(None)
+    [offsets] = (tmp_path / "c" / "spark").glob("*/offsets")
+    (offsets / ".0.crc").unlink()
+    (offsets / "0").rename(offsets / ".0.3d9556cb-7559-4c97-ae48-fd0800138556.tmp")
+    _run(pipeline, tmp_path, spark)
+    assert sqlite_rows(tmp_path / "out.db") == list(range(20))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -213,6 +213,11 @@ def test_shards_whose_checkpoint_is_lost_are_not_dealt_anew(place: Place) -> Non
     place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), shards=2)
     with pytest.raises(InvalidPipeline, match="does not say which shard"):
         place.pipeline().start(checkpoint=place.directory / "other", shards=2)
+    with pytest.raises(InvalidPipeline, match="hold rows of shard 1, and the checkpoint knows no shards"):
+        place.pipeline().start(checkpoint=place.directory / "another")  # nor are their rows read again by one run
+    place.arrive("d")
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
+    assert place.table() == place.store() == place.ids
 
 
 @pytest.mark.parametrize("point", ["before-stage", "after-decide", "after-publish"])

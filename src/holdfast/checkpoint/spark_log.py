@@ -210,6 +210,22 @@ def ended(positions: Positions) -> tuple[str, ...]:
     return tuple(name for name, segments in positions.items() if MARKS["has_ended"] in segments)
 
 
+def remove_unfinished(spark_checkpoint: Path) -> None:
+    """Remove what a killed process has left of the first entry that Spark was to write.
+
+    With any file in the log, and no entry, Spark starts no query: not even with the hidden one from which an entry is
+    renamed.
+
+    Notes
+    -----
+    Called after the takeover: a process that still writes there is fenced.  After the first entry Spark passes such
+    files over.
+    """
+    if not logged(spark_checkpoint, "offsets"):
+        for path in (spark_checkpoint / "offsets").glob(".*"):
+            path.unlink(missing_ok=True)
+
+
 def sync_offsets(spark_checkpoint: Path, batch_id: int) -> None:
     """Make Spark's entry durable: Spark renames it into place and never syncs it.
 

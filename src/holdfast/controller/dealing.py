@@ -15,13 +15,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from holdfast.capabilities import offers
+from holdfast.controller.found_shards import shards_with_rows
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Moving
 from holdfast.errors import Diverged, InvalidPipeline, Unavailable
-from holdfast.ports import LedgerSpec, Store
+from holdfast.ports import Store
 from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
-from holdfast.shards.naming import shard_name
 
 log = logging.getLogger("holdfast.run")
 
@@ -81,18 +80,10 @@ class Dealing:
     def _dealt(self, layout: ShardLayout) -> ShardLayout:
         return dealt(layout, self.graphs.all_units(layout))
 
-    def _holds(self, name: str) -> bool:
-        """Return whether a sink holds rows of a shard, of those that can be asked without their columns."""
-        for node in self.graphs.pipeline.sinks:
-            ledger = node.spec.ledger(node.name, name) if offers(node.spec, LedgerSpec) else None
-            if ledger is not None and not ledger.held.is_empty:
-                return True
-        return False
-
     def _check_has_not_begun(self) -> None:
         """Refuse a first layout where rows have been read: by one run, or by shards whose checkpoint is lost."""
         name = self.graphs.pipeline.name
-        if self._holds(name) or self._holds(shard_name(name, 1)):
+        if shards_with_rows(self.graphs.pipeline):
             raise InvalidPipeline(
                 f"sinks of pipeline {name!r} hold rows, and its checkpoint does not say which shard has read them.",
                 why="a segment that is read by another shard than before would be read again from its beginning.",

@@ -1,7 +1,8 @@
 """The shards of a pipeline whose checkpoint is lost, as its sinks know them (design/0048, 8).
 
-Before a shard plans its first epoch under a layout, all of its shards have opened their sinks, and each ledger that can
-be asked has noted that.  So where no sink knows a number, none knows a higher one.
+Where no sink knows a number, a higher one is not looked for: shards open their sinks in the order of their numbers,
+some at a time.  That none plans an epoch before all have is not built, so a shard whose sinks were away at the first
+start may hide higher ones; who would begin anew asks for a few more (:func:`shards_with_rows`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.capabilities import offers
+from holdfast.connectors.reading.parts import divisible
 from holdfast.controller.graph import ShardGraphs, dealt
-from holdfast.errors import Diverged
+from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import LedgerSpec, SinkLedger
 from holdfast.positions import Position, SourcePositions
@@ -24,6 +26,9 @@ from holdfast.store.paths import open_store
 
 Ledgers = Mapping[str, SinkLedger]
 """Sink -> what it knows of a shard."""
+
+SHARDS_ASKED = 4
+"""So many shards besides shard 0 are looked for: as many as are started at a time."""
 
 _BY_HASH = re.compile(r"[0-9]+/([1-9][0-9]*)")
 
@@ -57,6 +62,61 @@ def ask_shards(sinks: Mapping[str, object], pipeline: str) -> list[Ledgers]:
             break
         found.append(known)
     return found
+
+
+def shards_with_rows(pipeline: Graph) -> list[int]:
+    """Return of which of the first shards sinks hold rows, of those that can be asked without their columns.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        As the user built it.
+
+    Raises
+    ------
+    Unavailable
+        If a sink does not answer.
+    """
+    specs = {node.name: node.spec for node in pipeline.sinks}
+    found = []
+    for shard in range(1 + SHARDS_ASKED):
+        name = shard_name(pipeline.name, shard)
+        asked = (spec.ledger(sink, name) for sink, spec in specs.items() if offers(spec, LedgerSpec))
+        if any(ledger is not None and not ledger.held.is_empty for ledger in asked):
+            found.append(shard)
+    return found
+
+
+def check_not_lost(pipeline: Graph, checkpoint: str) -> None:
+    """Refuse to begin as one run where the checkpoint has never run, and sinks hold rows of shards.
+
+    Such a run would go on from what shard 0 has read, and read the segments of the others again.
+
+    Parameters
+    ----------
+    pipeline : Graph
+        As the user built it.
+    checkpoint : str
+        Its directory, or its place in an object store.
+
+    Raises
+    ------
+    InvalidPipeline
+        If there are any.
+    Unavailable
+        If a sink does not answer.
+    """
+    can_have_shards = any(divisible(node.source_spec) is not None for node in pipeline.sources)
+    if not can_have_shards or open_store(checkpoint).get("identity.json") is not None:
+        return
+    shards = [shard for shard in shards_with_rows(pipeline) if shard]
+    if shards:
+        raise InvalidPipeline(
+            f"sinks of pipeline {pipeline.name!r} hold rows of shard {shards[0]}, and the checkpoint knows no shards.",
+            why="it is not the one that they ran with, or it was lost: one run would read again what they have read.",
+            do="restore the checkpoint; or begin anew, with another name and new sinks.",
+            pipeline=pipeline.name,
+        )
 
 
 def known_layout(pipeline: Graph, checkpoint: Path) -> ShardLayout | None:

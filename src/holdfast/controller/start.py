@@ -13,12 +13,13 @@ from holdfast.clock import SystemClock
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
+from holdfast.controller.found_shards import check_not_lost
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
 from holdfast.controller.moving import check_layout
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.retry import RetryPolicy
@@ -67,10 +68,14 @@ def begin(asked: StartOptions) -> Run:
 
 def _begin(asked: StartOptions) -> Run:
     wanted = asked.settings.shards
-    if not (wanted or asked.only_shard is not None) and not _has_shards(asked.checkpoint):
-        return begin_run(asked)
     is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
-    if wanted == 1 and not is_divided and asked.only_shard is None and not _has_shards(asked.checkpoint):
+    is_one = not wanted or (wanted == 1 and not is_divided)
+    if is_one and asked.only_shard is None and not _has_shards(asked.checkpoint):
+        settings = asked.settings
+        retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
+        retry.call(
+            lambda: check_not_lost(asked.pipeline, asked.checkpoint), lambda error: isinstance(error, Unavailable)
+        )
         return begin_run(asked)
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))

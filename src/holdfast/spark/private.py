@@ -241,7 +241,7 @@ def prefetching_reader() -> type[Any] | None:
     return found
 
 
-_environment_lock = threading.Lock()  # runs that start at once in one process, as shards do, share the context
+_environment_lock: threading.Lock = threading.Lock()  # runs that start at once in one process, as shards do, share it
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from holdfast.checkpoint.manifest import EpochEnd, decode
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.progress import EpochSpan, History
 from holdfast.checkpoint.snapshot import read_manifest, snapshot_keys
-from holdfast.checkpoint.spark_log import last_logged, logged
+from holdfast.checkpoint.spark_log import last_logged, logged, remove_unfinished
 from holdfast.checkpoint.user_data import UserData, recovered
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.paced import RequestReader
@@ -156,6 +156,7 @@ class Wiring:
         self.lifecycle.begin(given.value, has_value=given.found)
         if self.own.asked.only_replays:
             Path(self.own.context.stop_file).touch()  # no stop comes between two epochs that are replayed
+        remove_unfinished(self.own.context.spark)
         run.begin(loop, self.own.physical.compiled.frame, self.own.asked.trigger, str(self.own.context.spark))
         return run
 

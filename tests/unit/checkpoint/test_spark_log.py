@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.spark_log import check_logs, moved, read_offsets
+from holdfast.checkpoint.spark_log import check_logs, moved, read_offsets, remove_unfinished
 from holdfast.errors import Corrupt
 from holdfast.positions import covers_all
 
@@ -108,3 +108,17 @@ def test_what_spark_reads_of_an_operator_before_its_state_is_looked_at(checkpoin
     with pytest.raises(Corrupt) as caught:
         check_logs(checkpoint)
     assert str(checkpoint / name) in caught.value.what
+
+
+def test_what_is_left_of_the_first_entry_is_removed_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    def hidden(directory: Path) -> list[str]:
+        return sorted(path.name for path in (directory / "offsets").iterdir() if path.name.startswith("."))
+
+    new = tmp_path / "new"
+    for directory in (new, checkpoint):
+        written(directory / "offsets/.0.5e1d.tmp", "")
+    before = hidden(checkpoint)
+    for directory in (new, checkpoint, tmp_path / "nothing"):
+        remove_unfinished(directory)
+    assert hidden(new) == []
+    assert hidden(checkpoint) == before

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.controller.found_shards import ask_shards, recovered_layout
+from holdfast.controller.found_shards import ask_shards, check_not_lost, recovered_layout, shards_with_rows
 from holdfast.controller.graph import PARTS, ShardGraphs
-from holdfast.errors import Diverged, Unavailable
+from holdfast.errors import Diverged, InvalidPipeline, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication, RunIdentity, SinkLedger
 from holdfast.positions import Positions
 from holdfast.shards.layout import ShardLayout
 from holdfast.shards.naming import shard_name
+from holdfast.store.local import LocalStore
 from tests.specs import sqlite_spec
 
 
@@ -50,6 +51,31 @@ def test_what_was_published_comes_back_as_shards(tmp_path: Path) -> None:
     layout = recovered_layout(graphs(tmp_path), found)
     assert (layout.shard_count, layout.number) == (2, 0)
     assert of(layout, "0/60", "1/60", "2/60") == [0, 1, 0]
+
+
+@pytest.mark.parametrize("shard", range(5))
+def test_rows_of_any_of_the_first_shards_are_found_though_the_others_have_none(tmp_path: Path, shard: int) -> None:
+    """A start with a new checkpoint would read them again; as one run it goes on with those of shard 0 alone."""
+    rides = hf.read.files(str(tmp_path / "in"), schema="id INT", name="rides")
+    path = str(tmp_path / "out.db")
+    pipeline = hf.Pipeline("trips", rides | hf.write.sqlite(path, table="rows", name="out"))
+    check_not_lost(pipeline, str(tmp_path / "checkpoint"))
+    assert shards_with_rows(pipeline) == []
+    name = shard_name("trips", shard)
+    sink = sqlite_spec(path, "rows").connect("out", name, pa.schema([("id", pa.int32())]))
+    sink.open(RunIdentity(name, 1))
+    sink.publish([Publication(EpochRecord(name, 1, 1, {"rides": {"0/60": 3}}), ())], Held())
+    sink.close()
+    assert shards_with_rows(pipeline) == [shard]
+    if not shard:
+        check_not_lost(pipeline, str(tmp_path / "checkpoint"))
+        return
+    with pytest.raises(InvalidPipeline, match=f"rows of shard {shard}"):
+        check_not_lost(pipeline, str(tmp_path / "checkpoint"))
+    store = LocalStore(str(tmp_path / "checkpoint"))
+    store.prepare()
+    store.put("identity.json", b"{}")
+    check_not_lost(pipeline, str(tmp_path / "checkpoint"))
 
 
 def test_segments_that_nobody_has_begun_are_dealt(tmp_path: Path) -> None:
