@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Collection, Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ SEEDS = int(os.environ.get("HOLDFAST_SEEDS", "2500"))
 PAIRS = int(os.environ.get("HOLDFAST_PAIRS", "4"))
 """In how many nights each pair of crashes is tried; which ones in this night, ``FIRST_SEED`` says.  1: all of them."""
 
+_TESTS = Path(__file__).parent
+_WORD = re.compile(r"\w+")
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)\b(?:[^(\n]*\([^)]*\)|[^\n]*)", re.MULTILINE)
 _OF_MODULE = re.compile(r"^pytestmark = (\[[^\]]*\]|.+)", re.MULTILINE)
 
 
@@ -58,7 +62,7 @@ def seed_of_kills(usual: int) -> int:
 
 
 def is_left_out(path: Path, expression: str) -> bool:
-    """Tell whether a marker of a module is one that ``-m`` excludes: nothing in it has to be imported.
+    """Tell whether no test of a module is among those that ``-m`` selects: nothing in it has to be imported.
 
     Parameters
     ----------
@@ -67,9 +71,40 @@ def is_left_out(path: Path, expression: str) -> bool:
     expression : str
         As ``-m`` has it; understood where it is a chain of ``a and not b``.
     """
-    excluded = _excluded(expression)
-    found = _OF_MODULE.search(path.read_text()) if excluded and path.suffix == ".py" else None
-    return found is not None and not excluded.isdisjoint(_markers(found[1]))
+    required, excluded = _terms(expression)
+    if path.suffix != ".py" or not (required or excluded):
+        return False
+    text = path.read_text()
+    found = _OF_MODULE.search(text)
+    if found is not None and not excluded.isdisjoint(_markers(found[1])):
+        return True
+    return path.name.startswith("test_") and not all(_may_have(text, marker) for marker in required)
+
+
+def _may_have(text: str, marker: str) -> bool:
+    """Return whether a module names a marker, or a module of ours by which its tests can come to have it."""
+    return f"mark.{marker}" in text or not _bringing(marker).isdisjoint(_imported(text))
+
+
+def _imported(text: str) -> set[str]:
+    """Return the words of a module's imports.
+
+    Examples
+    --------
+    >>> sorted(_imported("from tests import (\\n    left,\\n)\\nright = left"))
+    ['from', 'import', 'left', 'tests']
+    """
+    return set(_WORD.findall(" ".join(_IMPORT.findall(text))))
+
+
+@cache
+def _bringing(marker: str) -> frozenset[str]:
+    """Return the names of modules of tests, themselves without tests, that name a marker, or one that brings it."""
+    texts = {path.stem: path.read_text() for path in _TESTS.rglob("*.py") if not path.name.startswith("test_")}
+    found = {name for name, text in texts.items() if f"mark.{marker}" in text}
+    while more := {name for name, text in texts.items() if not found.isdisjoint(_imported(text))} - found:
+        found |= more
+    return frozenset(found)
 
 
 def _markers(text: str) -> set[str]:
@@ -77,8 +112,8 @@ def _markers(text: str) -> set[str]:
 
     Examples
     --------
-    >>> _markers("pytest.mark.slow  # not pytest.mark.spark")
-    {'slow'}
+    >>> _markers("pytest.mark.skip  # not pytest.mark.usefixtures")
+    {'skip'}
     >>> _markers("pytest.mark.parametrize('n', [1, pytest.param(2, marks=pytest.mark.nightly)])")
     {'parametrize'}
     """
@@ -90,17 +125,20 @@ def _markers(text: str) -> set[str]:
     return {each.attr for each in marks if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "pytest.mark"}
 
 
-def _excluded(expression: str) -> frozenset[str]:
-    """Return the markers that an expression excludes.
+def _terms(expression: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the markers that an expression requires, and those that it excludes.
 
     Examples
     --------
-    >>> sorted(_excluded("slow and not spark and not crash"))
-    ['crash', 'spark']
-    >>> sorted(_excluded("not (spark or crash)") | _excluded("spark or not crash") | _excluded(""))
-    []
+    >>> _terms("slow and not spark")
+    (frozenset({'slow'}), frozenset({'spark'}))
+    >>> _terms("not (spark or crash)") == _terms("spark or not crash") == _terms("")
+    True
     """
     parts = [part.split() for part in expression.split(" and ")]
-    if any(len(part) > 2 or (len(part) == 2 and part[0] != "not") or "(" in "".join(part) for part in parts):
-        return frozenset()
-    return frozenset(part[1] for part in parts if len(part) == 2)
+    if any(len(part) not in (1, 2) or (len(part) == 2 and part[0] != "not") or "(" in "".join(part) for part in parts):
+        return frozenset(), frozenset()
+    return (
+        frozenset(part[0] for part in parts if len(part) == 1),
+        frozenset(part[1] for part in parts if len(part) == 2),
+    )
