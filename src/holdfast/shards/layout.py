@@ -69,7 +69,8 @@ class ShardLayout:
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON value, without its number."""
         moves = {str(shard): move.to_json() for shard, move in self.moves.items()}
-        return {"assignment": self.assignment.to_json(), "parts": dict(self.parts), "by": self.by, "moves": moves}
+        of = {"assignment": self.assignment.to_json(), "parts": dict(self.parts), "by": self.by, "moves": moves}
+        return {**of, "opened": self.is_opened}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], number: int) -> ShardLayout:
