@@ -79,6 +79,23 @@ def test_a_sink_that_lacks_the_first_epoch_of_all_gets_it_without_any_checkpoint
     check(tmp_path, 3)
 
 
+def test_a_sink_that_lacks_the_first_epoch_of_all_gets_it_also_where_the_start_that_would_give_it_dies(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    """It was taken for new by the start after that: the one before had noted the other as taking part."""
+    write_files(tmp_path, range(3))
+    die_at("after-publish", 1)  # SQLite holds epoch 1, the files do not
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    die_at("before-stage", 2)  # the number under which the files would get epoch 1
+    with pytest.raises(HoldfastError):
+        run(tmp_path, spark)
+    faults.install(None)
+    run(tmp_path, spark)
+    check(tmp_path, 3)
+
+
 def test_sinks_that_stopped_at_different_epochs_meet_again_without_spark_and_ledger(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -62,7 +62,8 @@ class Participation:
 
         A sink that holds nothing is new, and begins where the others are.  But no sink gets a second epoch before every
         one has its first.  Where none is beyond the first epoch of all, and the checkpoint knows of none of them, the
-        run may have died between two sinks: the one that holds nothing lacks that epoch, from the beginning.
+        run may have died between two sinks: the one that holds nothing lacks that epoch, from the beginning.  That is
+        so until it is noted, also when a start that was to give it the epoch has begun a directory and died.
 
         Parameters
         ----------
@@ -79,7 +80,13 @@ class Participation:
         }
 
     def note_holding(self, held: Mapping[str, Held]) -> None:
-        """Record each sink that holds something: the run that published it may have died before it could."""
+        """Record each sink that holds something: the run that published it may have died before it could.
+
+        None while one of them has yet to get the first epoch of all: the start that gives it may die before, and the
+        next one, too, must not take it for new.
+        """
+        if any(each.stops and not each.epoch for each in held.values()):
+            return
         for name in sorted(self._unnoted.intersection(held)):
             if held[name].epoch and not self._is_noted(name):
                 self.note([name], held[name].epoch)

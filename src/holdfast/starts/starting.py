@@ -222,7 +222,7 @@ class Starting:
         has_begun = newest_directory(store) > 0
         resumption = own.coordinator.open(
             on_behind=partial(check_replayable, inputs, remembering=remembering),
-            understood=None if has_begun else own.participation.begun_together,
+            understood=own.participation.begun_together,
             on_expired=partial(check_given_again, inputs, remembering=remembering),
         )
         if self.asked.on_takeover is not None:

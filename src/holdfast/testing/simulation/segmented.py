@@ -185,13 +185,6 @@ class EngineDirectory:
         """Return nothing: rows in segments need no explanation."""
         return ()
 
-    @property
-    def is_before_its_stops(self) -> bool:
-        """Whether no epoch is finished since the engine began where sinks are: one that holds nothing is not new."""
-        return not self.has_begun or (
-            "stops" in self._header and bool(self._header["stops"]) and self.last("commits") < 0
-        )
-
     def begin(self, layout: int, epoch: int, positions: Positions, stops: Sequence[Positions] = ()) -> None:
         """Begin a directory under a layout, behind an epoch; the first epochs end at stops."""
         header = {"base": epoch + 1, "start": positions, "layout": layout, "stops": [*stops]}

@@ -170,7 +170,7 @@ class ShardLife:
         directory = EngineDirectory(FaultyStore(self.shard.store, self.process))
         names = [name for name, sink in self.sinks.items() if remembers(sink)]
         lost = Participation(self.shard.name, self.shard.store, names)
-        found = self.coordinator.open(understood=lost.begun_together if directory.is_before_its_stops else None)
+        found = self.coordinator.open(understood=lost.begun_together)
         ends = [end for held in found.held.values() if not held.is_empty for end in (held.positions, *held.stops)]
         if ends and not directory.has_begun:
             start, *stops = sorted(ends, key=lambda end: sum(map(int, end.get(SOURCE, {}).values())))
