@@ -16,6 +16,7 @@ from holdfast.checkpoint.directory_header import FILE_NAME
 from holdfast.checkpoint.explained import workspace
 from holdfast.checkpoint.replay_floor import KEY as FLOOR
 from holdfast.checkpoint.replay_floor import NAMED_KEY as NAMED_FLOOR
+from holdfast.checkpoint.spark_log import plain
 from holdfast.checkpoint.targets import FILE_NAME as TARGETS
 from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches
@@ -70,10 +71,17 @@ class SourceReader:
         """Return the directory that belongs to a source."""
         return workspace(sources_place(self.directory, self.pipeline), node.name)
 
-    def ends_now(self, sources: Sequence[Node]) -> Positions:
+    def ends_now(self, sources: Sequence[Node], held: Positions) -> Positions:
         """Return where each source ends now, apart from what has nothing in it.
 
         Two planners at once are allowed (design/0004), so what is found here is logged as the run would.
+
+        Parameters
+        ----------
+        sources : sequence of Node
+            Of the pipeline.
+        held : mapping of str to mapping
+            What every sink holds: it is looked from there on.
 
         Raises
         ------
@@ -91,7 +99,8 @@ class SourceReader:
                 )
             source = self.spec(node).open(node.name, self.workspace(node))
             initial = source.initial()
-            found[node.name] = {segment: at for segment, at in _end_of(source).items() if at != initial.get(segment)}
+            end = _end_of(source, {**initial, **plain(held.get(node.name, {}))[0]})
+            found[node.name] = {segment: at for segment, at in end.items() if at != initial.get(segment)}
         return found
 
     @property
@@ -143,10 +152,9 @@ class SourceReader:
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)
 
 
-def _end_of(source: Source) -> SourcePositions:
-    """Return where a source ends now, apart from what it has promised."""
-    source.freeze()
-    end = source.initial()
+def _end_of(source: Source, start: SourcePositions) -> SourcePositions:
+    """Return where a source ends now, apart from what it has promised; what is there when it is first asked."""
+    end = start
     while (further := source.latest(end, bounded=True)) != end:
         end = further
     return {segment: at for segment, at in end.items() if not segment.startswith("@")}

@@ -29,8 +29,8 @@ class Reins:
     followers : Followers
         Are told what the sinks hold, too.
     newest : callable
-        Returns where each source ends now, apart from what has nothing in it; raises ``InvalidPipeline`` where one
-        cannot tell.
+        Given what every sink holds, returns where each source ends now, apart from what has nothing in it; raises
+        ``InvalidPipeline`` where one cannot tell.
     """
 
     def __init__(
@@ -39,16 +39,20 @@ class Reins:
         stop_directory: Path,
         sight: Sight,
         followers: Followers,
-        newest: Callable[[], Positions],
+        newest: Callable[[Positions], Positions],
     ) -> None:
         self.check_fenced = coordinator.check_fenced
-        self.newest = newest
+        self._newest = newest
         self.held: Positions = {}
         """The positions before which every sink has everything."""
         self._stop_file = str(stop_directory / "stop")
         self._sight = sight
         self._followers = followers
         self._last_steps: list[Callable[[HoldfastError | None], object]] = []
+
+    def newest(self) -> Positions:
+        """Return where each source ends now, apart from what has nothing in it; raises what it was given raises."""
+        return self._newest(self.held)
 
     def hold(self, controls: Controls) -> None:
         """Hold the sources to what the run was told, from the next epoch on that is planned."""

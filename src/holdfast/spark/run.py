@@ -72,7 +72,7 @@ class Run:
         sweep_interval_s: float,
         compared: Sequence[ComparedSink] = (),
         pool: str = "",
-        newest: Callable[[], Positions] = dict,
+        newest: Callable[[Positions], Positions] = dict,
     ) -> None:
         self.pipeline = pipeline
         self._followers = Followers(pipeline)

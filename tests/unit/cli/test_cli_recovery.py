@@ -753,7 +753,7 @@ def test_files_of_an_import_that_was_killed_are_listed_and_deleted():
     run_epochs("one", 1)
     open_store("ckpt").put("named/late/snapshots/files/x", b"of state")
     text = holdfast("checkpoint", "list", "--checkpoint", "ckpt").stdout
-    assert text.startswith("late  files of an import")
+    assert text.startswith("late  files of one that was not completed")
     assert "holdfast checkpoint delete late" in text
     assert holdfast("checkpoint", "delete", "late", "--checkpoint", "ckpt").stdout == "late is deleted.\n"
     assert open_store("ckpt").keys("named/") == []

@@ -92,7 +92,8 @@ def late_of(drive: Drive) -> Counter[str]:
 @settings(max_examples=examples(20))
 @given(data=st.data())
 def test_however_rows_are_cut_into_epochs_the_total_output_is_the_same(name: str, data: st.DataObject) -> None:
-    events = data.draw(inputs_of().flatmap(merged))
+    # early_close: a bound beyond the rows of its input releases nothing in the epoch in which that input ends.
+    events = data.draw(inputs_of(bounds=name != "early_close").flatmap(merged))
     step = step_of(NAMES, EVERY[name])
     one_by_one, otherwise = run(step, [[event] for event in events]), run(step, data.draw(cut(events)))
     assert sets_of(otherwise) == sets_of(one_by_one)
