@@ -195,8 +195,12 @@ def test_a_fork_whose_first_start_dies_between_its_shards_begins_once(place: Pla
     holdfast("checkpoint", "create", "first", "--force", "--checkpoint", place.checkpoint())
     place.arrive(*FILES)
 
+    takeovers: list[str] = []
+
     def hook(point: str, epoch: int) -> None:
-        raise RuntimeError(f"{point}:{epoch}")
+        takeovers.append(point)
+        if len(takeovers) > 1:  # the first is that of all shards, before there is a layout
+            raise RuntimeError(f"{point}:{epoch}")
 
     options: dict[str, Any] = {"from_checkpoint": str(place.checkpoint() / "first"), "shards": 2}
     faults.install(hook, shard=1)

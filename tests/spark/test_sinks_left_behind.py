@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.cli import app, resolving
+from holdfast.cli import app, check, resolving
 from holdfast.config import Settings
 from holdfast.errors import Diverged, HoldfastError
 from tests.spark.counting import counting
@@ -144,7 +144,7 @@ def test_where_the_files_are_gone_the_range_is_named_and_nothing_is_changed(
         assert "source 'given' from log=2 to log=4" in refused.value.why
         assert "003.json" in refused.value.why
         assert "restore sink 'table'" in refused.value.do
-    for module in (app, resolving):
+    for module in (check, resolving):
         monkeypatch.setattr(module, "load_target", lambda target: pipeline_of(tmp_path))
     for command in ("plan", "resolve"):
         for path in (tmp_path / "checkpoint/generations").iterdir():  # it was this process, which goes on living

@@ -54,7 +54,7 @@ def test_a_paused_source_delivers_nothing_also_in_the_next_run_until_it_is_resum
     arrive(tmp_path / "right", "d.json", [{"id": 4}])
     eventually(lambda: held(tmp_path) == [1, 3, 4], what="the rows of the other source")
     attached.pause()
-    assert attached.status()["doing"] == "paused"
+    eventually(lambda: attached.status()["doing"] == "paused", what="a run that waits for nothing else")
     attached.resume()
     attached.wait_until_held()
     assert held(tmp_path) == [1, 2, 3, 4]

@@ -345,7 +345,7 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
     try:
         place = stop_directory.create(None if len(tempfile.gettempdir()) <= _SHORT else "/tmp")
         server = SteerServer(str(place / "steer.sock"), steering.commands)
-        write_place(directory, server.path, run.status().generation)
+        write_place(open_store(str(directory)), server.path, run.status().generation)
         _call_at_end(run, lambda error: server.hide())
         steering.go_on()
     except Exception as error:  # whatever it is: the run goes on

@@ -15,7 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.store import durable
+from holdfast.ports import Store
 
 _NOTE = "steer/run.json"
 _CREDENTIALS = struct.Struct("3i")
@@ -52,22 +52,20 @@ class SteerPlace:
         return self.host == socket.gethostname()
 
 
-def write_place(directory: Path, path: str, generation: int) -> None:
+def write_place(store: Store, path: str, generation: int) -> None:
     """Note where a run of a checkpoint listens.
 
     Parameters
     ----------
-    directory : Path
-        The checkpoint, or its scratch on this machine.
+    store : Store
+        The checkpoint; of one in an object store it is in the scratch of this machine alone.
     path : str
         The socket.
     generation : int
         Of the run.
     """
     place = SteerPlace(path, generation, socket.gethostname(), os.getpid())
-    note = directory / _NOTE
-    durable.prepare(str(note.parent), aside=_aside(note))
-    durable.replace(str(note), json.dumps(asdict(place)).encode(), aside=_aside(note))
+    store.put(_NOTE, json.dumps(asdict(place)).encode())
 
 
 def read_place(directory: Path) -> SteerPlace | None:
@@ -94,7 +92,3 @@ def is_own(connection: socket.socket, user: int | None = None) -> bool:
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, other, _ = _CREDENTIALS.unpack(found)
     return other in (0, os.getuid() if user is None else user)
-
-
-def _aside(note: Path) -> str:
-    return str(note.parent / "aside")

@@ -15,7 +15,8 @@ from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.store import durable, encodings
 
 _ASIDE = ".writing"
-_OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "dead-letters", "fences", "foreach_batch"}) | {
+_OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "control", "dead-letters", "fences"}) | {
+    *("foreach_batch", "steer"),
     *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
     *("shards", "sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
 }

@@ -37,7 +37,7 @@ _LOCK = ".taking-over"
 GENERATIONS = "generations/"
 _DELETED_AT_A_TIME = 100
 _FENCES = "fences/"
-_LOCAL = ("spark/",)
+_LOCAL = ("spark/", "steer/")
 """What is in the scratch alone: no object."""
 SCHEMES = ("s3", "gs", "az")
 """Kinds of addresses of object stores."""

@@ -57,7 +57,7 @@ def listening(directory: Path, told: Told) -> Iterator[Attached]:
     (directory / "run").mkdir(mode=0o700, parents=True, exist_ok=True)
     server = SteerServer(str(directory / "run" / "steer.sock"), told.commands)
     try:
-        write_place(directory, server.path, 3)
+        write_place(LocalStore(str(directory)), server.path, 3)
         yield attach(directory)
     finally:
         server.close()
@@ -126,7 +126,7 @@ def test_of_a_run_that_has_gone_the_checkpoint_tells_whether_it_was_told(told: T
 
     (told.directory / "run").mkdir(mode=0o700)
     dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"pause": die, "checkpoint": die}))
-    write_place(told.directory, dead[0].path, 3)
+    write_place(LocalStore(str(told.directory)), dead[0].path, 3)
     try:
         if is_put:
             assert attach(told.directory).pause("rides")["paused"] == ["rides"]
@@ -147,7 +147,7 @@ def test_whether_a_checkpoint_was_made_is_not_known_of_a_run_that_has_gone(told:
 
     (told.directory / "run").mkdir(mode=0o700)
     dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"checkpoint": die}))
-    write_place(told.directory, dead[0].path, 3)
+    write_place(LocalStore(str(told.directory)), dead[0].path, 3)
     try:
         with pytest.raises(InDoubt, match="not known whether the checkpoint was made"):
             attach(told.directory).checkpoint("friday")
@@ -175,7 +175,7 @@ def test_the_newest_run_is_told(told: Told) -> None:
     (told.directory / "run").mkdir(mode=0o700)
     server = SteerServer(str(told.directory / "run" / "before.sock"), before.commands)
     try:
-        write_place(told.directory, server.path, 2)
+        write_place(LocalStore(str(told.directory)), server.path, 2)
         with listening(told.directory, told) as attached:
             attached.pause()
         assert (len(before.requests), len(told.requests)) == (0, 1)
