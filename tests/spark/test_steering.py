@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.pipeline import Pipeline
 from holdfast.spark.run import Run
+from holdfast.steer.place import read_place
+from holdfast.steer.protocol import SteerRequest, request_line
 from tests.spark.running import arrive, eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -118,3 +121,23 @@ def test_a_run_that_is_drained_ends_where_its_sources_ended(tmp_path: Path, shar
     assert len(set(held(tmp_path))) == there
     run.stop()
     run.wait()
+
+
+def test_a_drain_goes_on_when_its_caller_has_gone(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    attached = hf.attach(tmp_path / "checkpoint")
+    attached.pause("left")
+    with pytest.raises(InvalidPipeline, match="cannot be drained: left is paused"):
+        attached.drain()
+    attached.resume()
+    arrive(tmp_path / "left", "a.json", [{"id": 1}])
+    place = read_place(tmp_path / "checkpoint")
+    assert place is not None
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(place.socket)
+        caller.sendall(request_line(SteerRequest("a", "drain")))
+        with caller.makefile("rb") as answers:
+            assert b"accepted" in answers.readline()
+            assert b"token" in answers.readline()
+    assert run.wait(60)
+    assert held(tmp_path) == [1]

@@ -74,6 +74,7 @@ class Steering:
     directory: Path
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _made: dict[str, int] = field(default_factory=dict)
+    _is_draining: bool = False
 
     @property
     def commands(self) -> Mapping[str, Command]:
@@ -95,20 +96,35 @@ class Steering:
         entry = self._entries.newest()
         if entry is not None and entry.controls.ends is not None:
             log.info("pipeline %r is being drained: it ends when its sinks hold what they are to", self._name)
-            ends = entry.controls.ends
+            self._begin_drain(entry.controls.ends)
+
+    def _begin_drain(self, ends: Positions) -> None:
+        """Let a thread end the run once everything is held, whether its caller goes on to listen or not."""
+        if not self._is_draining:
+            self._is_draining = True
             threading.Thread(target=self._drain_on, args=(ends,), name="holdfast-drain", daemon=True).start()
 
     def _drain_on(self, ends: Positions) -> None:
-        try:
-            self._until_held(lambda: self._within(ends), lambda said: None)
-            self._end()
-        except HoldfastError as error:
-            log.info("pipeline %r is not drained by this run: %s", self._name, error.what)
+        while self.run.is_active:
+            try:
+                self._until_held(lambda: self._within(ends), lambda said: None)
+                self._end()
+                return
+            except Exception as error:  # of any kind: a source that is away, a shard that does not run yet
+                log.warning("pipeline %r is not drained yet: %s", self._name, error)
+                time.sleep(_TELL_S)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def _pause(self, request: SteerRequest) -> dict[str, Any]:
         sources = self._check_known(request.texts("sources"))
+        newest = self._entries.newest()
+        if newest is not None and newest.controls.ends is not None:
+            raise InvalidPipeline(
+                f"pipeline {self._name!r} is being drained, and a source is to be paused.",
+                why="what is in a paused source would never reach a sink, and the run would never end.",
+                do="wait for its end; or stop the run.",
+            )
         return self._carry_out(request, lambda controls: controls.pause(sources))
 
     def _resume(self, request: SteerRequest) -> dict[str, Any]:
@@ -146,9 +162,10 @@ class Steering:
                 self._put(request, lambda controls: controls.end_at(found))
             else:
                 token = self._within(ends)
+        self._begin_drain(ends)
         tell({"token": token})
         self._until_held(lambda: token, tell)
-        self._end()
+        self.run.wait()
         return {"token": token}
 
     def _wait(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:

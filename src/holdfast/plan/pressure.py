@@ -276,11 +276,11 @@ class BackPressure:
         return self._held
 
     def _are_paused(self, sources: Collection[str]) -> bool:
-        """Return whether a source that is waited for delivers nothing because it was told so: it has more to read."""
+        """Return whether a source that is waited for was told to deliver nothing, or little: it has more to read."""
         if not self._patience_us or not sources:
             return False
         controls = read_controls(self._path)
-        return any(controls.is_paused(source) for source in sources)
+        return any(controls.is_paused(source) or source in controls.limits for source in sources)
 
     def _full(self) -> dict[str, int]:
         """Return the operators with full keys, and the row count of the fullest."""

@@ -118,7 +118,7 @@ class Attached:
         InvalidPipeline
             If a source cannot tell what is in it.
         """
-        return self._call("drain", tell)
+        return self._call_with_token("drain", None, tell)
 
     def wait_until_held(self, token: Said | None = None, tell: Progress = _nothing) -> Said:
         """Wait until everything that is in the sources now is in every sink.
@@ -140,13 +140,7 @@ class Attached:
         InvalidPipeline
             If a source cannot tell what is in it.
         """
-        kept = {"token": token}
-
-        def note(said: Said) -> None:
-            kept["token"] = said.get("token", kept["token"])
-            tell(said)
-
-        return self._call("wait", note, arguments=lambda: kept)
+        return self._call_with_token("wait", token, tell)
 
     def flush(self, *sinks: str) -> Said:
         """Let sinks that have rows wait make them visible: all, or those of these names; as ``holdfast flush``."""
@@ -164,6 +158,16 @@ class Attached:
         return self._call("log", level=level)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _call_with_token(self, command: str, token: Said | None, tell: Progress) -> Said:
+        """Tell the run something that answers with a token first; asked again, it is asked with that."""
+        kept = {"token": token}
+
+        def note(said: Said) -> None:
+            kept["token"] = said.get("token", kept["token"])
+            tell(said)
+
+        return self._call(command, note, arguments=lambda: kept)
 
     def _call(
         self,
