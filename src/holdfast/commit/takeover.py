@@ -322,7 +322,7 @@ class OpenDecisions:
                     away[each.sink] = next(iter(away.values()))  # it would get the epoch again with each start
                     continue
                 try:
-                    if on_refused is not None and not is_rewind:
+                    if on_refused is not None and not is_rewind and not away:  # see below: such rows are none to reject
                         entry = self._without_refused(entry, key, each.sink, on_refused)
                     self._publisher.publish(each.sink, [entry])
                 except (Unavailable, BadRow, Diverged, InDoubt) as error:
