@@ -27,8 +27,9 @@ from holdfast.commit.ledger import survey
 from holdfast.commit.records import Done
 from holdfast.connectors.files.sink.sink import FilesSink
 from holdfast.connectors.files.sink.spec import FilesSinkSpec
+from holdfast.connectors.postgres.sink import PostgresSink
 from holdfast.connectors.sqlite.sink import SqliteSink
-from holdfast.errors import BadRow
+from holdfast.errors import BadRow, Unavailable
 from holdfast.ports import Carried, EpochRecord, Part, Refused, Sink, Task
 from holdfast.retry import RetryPolicy
 from holdfast.store.local import LocalStore
@@ -780,6 +781,36 @@ def test_rows_whose_foreign_key_points_to_what_another_sink_gets_of_the_epoch_ar
     with psycopg.connect(postgres_plain) as connection:
         connection.execute("ALTER TABLE lines ADD CHECK (word <> 'no')")
     assert several.reject() == {"lines": [1]}
+    with psycopg.connect(postgres_plain) as connection:
+        assert connection.execute("SELECT word FROM lines ORDER BY 1").fetchall() == [("x",), ("y",)]
+
+
+@pytest.mark.postgres
+def test_no_row_is_rejected_that_points_to_what_a_sink_that_does_not_answer_lacks(
+    postgres_plain: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows once left out of a decision are out of it for good; the order comes with the next start."""
+    with psycopg.connect(postgres_plain) as connection:
+        connection.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, word text);"
+            "CREATE TABLE lines (id bigint REFERENCES orders, word text)"
+        )
+    specs = {name: postgres_spec(postgres_plain, name) for name in ("orders", "lines")}
+    several = Several(tmp_path, {name: lambda name=name: specs[name].connect(name, PIPELINE, TEXT) for name in specs})
+    with killed_at("after-decide"):
+        several.run(1, {"orders": words((1, "a")), "lines": words((1, "x"), (1, "y"))})
+    publish = PostgresSink.publish
+
+    def away(sink: PostgresSink, *arguments: Any, **more: Any) -> Any:
+        if sink.name == "orders":
+            raise Unavailable("orders does not answer.", why="its table is locked.", do="wait.")
+        return publish(sink, *arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresSink, "publish", away)
+        with pytest.raises(Unavailable, match="orders"):
+            several.reject()
+    assert several.reject() == {}
     with psycopg.connect(postgres_plain) as connection:
         assert connection.execute("SELECT word FROM lines ORDER BY 1").fetchall() == [("x",), ("y",)]
 

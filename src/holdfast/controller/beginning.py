@@ -20,16 +20,22 @@ from holdfast.controller.found_shards import ask_shards, has_begun
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.named import ShardNames
 from holdfast.controller.named_parts import shard_stores
-from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.errors import InvalidPipeline
 from holdfast.ports import Store
 from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.moves import Stand, note_beginnings
 from holdfast.shards.naming import shard_checkpoint
 from holdfast.starts.start_at import StartAt
-from holdfast.store import sealed
+from holdfast.store import records, sealed
 from holdfast.store.paths import open_store
 
 BEGINNING = "shards/beginning.json"
+
+
+@dataclass(frozen=True)
+class _NotedBeginning:
+    noted: str
+    parts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -152,16 +158,10 @@ class ShardsBeginning:
         data = self._store.get(BEGINNING)
         if data is None:
             return None
-        try:
-            found = sealed.load(data)
-            return str(found["noted"]), [int(shard) for shard in found["parts"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(
-                f"{BEGINNING} in the checkpoint cannot be read.",
-                why=f"{error}; it says where the shards of the pipeline begin.",
-                do="restore it from a copy of the checkpoint.",
-                participant=BEGINNING,
-            ) from error
+        says = "it says where the shards of the pipeline begin"
+        do = "restore it from a copy of the checkpoint."
+        found = records.load(_NotedBeginning, data, key=BEGINNING, says=says, do=do)
+        return found.noted, [*found.parts]
 
     def _put_note(self, found: tuple[ShardNames, str] | None) -> None:
         parts: list[int] = []
@@ -172,7 +172,9 @@ class ShardsBeginning:
             whole = NamedCheckpoint(names.store, next(iter(manifests.values())), "", name)
             for key, data in whole.workspaces():
                 self._store.put(key, data)
-        self._store.put_if_absent(BEGINNING, sealed.dump({"noted": self.begins.noted, "parts": parts}))
+        self._store.put_if_absent(
+            BEGINNING, sealed.dump(records.plain(_NotedBeginning(self.begins.noted, tuple(parts))))
+        )
 
     def _names_at(self, where: str) -> tuple[ShardNames, str]:
         """Return the named checkpoint of all shards that a user refers to."""

@@ -36,7 +36,7 @@ from holdfast.positions import Position, Positions, covers_all, lag_between
 from holdfast.shards.naming import shard_checkpoint, shard_of
 from holdfast.spark.launch import stop_directory
 from holdfast.steer.controls import Controls
-from holdfast.steer.entries import ControlEntry, ControlLog
+from holdfast.steer.entries import ControlEntry, ControlLog, in_force
 from holdfast.steer.place import write_place
 from holdfast.steer.protocol import Command, Progress, SteerRequest, wrong_request
 from holdfast.steer.server import SteerServer
@@ -93,10 +93,10 @@ class Steering:
 
     def go_on(self) -> None:
         """Go on with a drain that an earlier run was told."""
-        entry = self._entries.newest()
-        if entry is not None and entry.controls.ends is not None:
+        ends = in_force(self._store).ends
+        if ends is not None:
             log.info("pipeline %r is being drained: it ends when its sinks hold what they are to", self._name)
-            self._begin_drain(entry.controls.ends)
+            self._begin_drain(ends)
 
     def _begin_drain(self, ends: Positions) -> None:
         """Let a thread end the run once everything is held, whether its caller goes on to listen or not."""
@@ -107,7 +107,7 @@ class Steering:
     def _drain_on(self, ends: Positions) -> None:
         while self.run.is_active:
             try:
-                self._until_held(lambda: self._within(ends), lambda said: None)
+                self._until_held(self._within(ends), lambda said: None)
                 self._end()
                 return
             except Exception as error:  # of any kind: a source that is away, a shard that does not run yet
@@ -118,8 +118,7 @@ class Steering:
 
     def _pause(self, request: SteerRequest) -> dict[str, Any]:
         sources = self._check_known(request.texts("sources"))
-        newest = self._entries.newest()
-        if newest is not None and newest.controls.ends is not None:
+        if in_force(self._store).ends is not None:
             raise InvalidPipeline(
                 f"pipeline {self._name!r} is being drained, and a source is to be paused.",
                 why="what is in a paused source would never reach a sink, and the run would never end.",
@@ -146,32 +145,29 @@ class Steering:
 
     def _drain(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:
         with self._turn:
-            newest = self._entries.newest()
-            ends = None if newest is None else newest.controls.ends
-            if ends is None:
-                paused = [] if newest is None else newest.controls.paused
-                if paused:
+            told = in_force(self._store)
+            if told.ends is None:
+                if told.paused:
                     raise InvalidPipeline(
-                        f"pipeline {self._name!r} cannot be drained: {', '.join(paused)} is paused.",
+                        f"pipeline {self._name!r} cannot be drained: {', '.join(told.paused)} is paused.",
                         why="what is in a paused source would never reach a sink.",
                         do="resume it first; or stop the run.",
                     )
                 token = self._token()
-                ends = _as_one(token)
-                found = ends
-                self._put(request, lambda controls: controls.end_at(found))
+                ends: Positions = _as_one(token)
             else:
-                token = self._within(ends)
+                token, ends = self._within(told.ends), told.ends
+            self._put(request, lambda controls: controls.end_at(ends))
         self._begin_drain(ends)
         tell({"token": token})
-        self._until_held(lambda: token, tell)
+        self._until_held(token, tell)
         self.run.wait()
         return {"token": token}
 
     def _wait(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:
         token = self._token_of(request.arguments["token"]) if request.arguments.get("token") else self._token()
         tell({"token": token})
-        self._until_held(lambda: token, tell)
+        self._until_held(token, tell)
         return {"token": token}
 
     def _flush(self, request: SteerRequest) -> dict[str, Any]:
@@ -206,8 +202,8 @@ class Steering:
         return self.run.pipeline.name
 
     @property
-    def _entries(self) -> ControlLog:
-        return ControlLog(cast("Store", open_store(str(self.directory))))
+    def _store(self) -> Store:
+        return open_store(str(self.directory))
 
     def _runs(self) -> dict[str, Run | None]:
         """Return the runs of all shards, or the one that there is, by their names; None for one that does not run."""
@@ -231,7 +227,7 @@ class Steering:
 
     def _put(self, request: SteerRequest, change: Callable[[Controls], Controls]) -> Controls:
         """Put an entry unless that is done, and let it take effect.  One durable write."""
-        entries = self._entries
+        entries = ControlLog(self._store)
         if entries.find(request.id) is None:
             self._check_fenced()
             generation, at_us = self.run.status().generation, SystemClock().now_us()
@@ -245,15 +241,14 @@ class Steering:
                     why=error.what,
                     do="look at what is in force: holdfast status; and tell it again, if need be.",
                 ) from error
-        newest = entries.newest()
-        controls = Controls() if newest is None else newest.controls
+        controls = in_force(self._store)
         self.run.hold(controls)
         return controls
 
     def _check_fenced(self) -> None:
         for run in self._runs().values():
             if run is not None:
-                run.reins.check_fenced()
+                run.steering.check_fenced()
 
     def _token(self) -> dict[str, Positions]:
         """Return where all sources end now."""
@@ -265,7 +260,7 @@ class Steering:
                     why="only a run that is alive can say what is in its sources now.",
                     do="wait until it is started again: holdfast status; then ask again.",
                 )
-            found[name] = run.reins.newest()
+            found[name] = run.steering.newest()
         return found
 
     def _within(self, ends: Positions) -> dict[str, Positions]:
@@ -283,15 +278,15 @@ class Steering:
             raise wrong_request(f"token names {unknown[0]!r}, which is no shard of this run")
         return token
 
-    def _until_held(self, wanted: Callable[[], Token], tell: Progress) -> None:
-        """Wait until all sinks hold everything before some positions.
+    def _until_held(self, token: Token, tell: Progress) -> None:
+        """Wait until all sinks hold everything before some positions; those with a pace are asked to commit.
 
         Raises
         ------
         Unavailable
             If the run ends before.
         """
-        token, told_s = wanted(), time.monotonic()
+        paced, told_s = [sink.name for sink in self.run.pipeline.sinks if sink.pace is not None], time.monotonic()
         while True:
             is_active = self.run.is_active  # before it is looked: what it has published last counts
             runs = self._runs()
@@ -306,8 +301,8 @@ class Steering:
                 )
             if time.monotonic() - told_s >= _TELL_S:
                 told_s = time.monotonic()
-                with suppress(HoldfastError):
-                    self._flush(SteerRequest("", "flush"))
+                if paced:
+                    self._flush(SteerRequest("", "flush", {"sinks": paced}))
                 tell({"left": sum(_count_left(_held_by(runs.get(name)), of) for name, of in left.items())})
             time.sleep(_LOOK_S)
 
@@ -321,11 +316,11 @@ class Steering:
             return
         generation, now_us = self.run.status().generation, SystemClock().now_us()
         drained = ControlEntry(uuid.uuid4().hex, "drained", {}, generation, now_us, Controls())
-        self._entries.put(drained, lambda controls: controls.end_at(None))
+        ControlLog(self._store).put(drained, lambda controls: controls.end_at(None))
 
 
 def _held_by(run: Run | None) -> Positions:
-    return {} if run is None else run.reins.held
+    return {} if run is None else run.steering.held
 
 
 def _count_left(held: Positions, wanted: Positions) -> int:
@@ -372,7 +367,7 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
 
 
 def _call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
-    (run if isinstance(run, ShardedRun) else run.reins).call_at_end(step)
+    (run if isinstance(run, ShardedRun) else run.steering).call_at_end(step)
 
 
 def _until_end(run: Run | ShardedRun, server: SteerServer, place: Path) -> None:

@@ -36,8 +36,8 @@ from holdfast.spark.failure import translate
 from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import counts_of
-from holdfast.spark.reins import Reins
 from holdfast.spark.sight import Followers, Sight
+from holdfast.spark.steering import RunSteering
 from holdfast.status import ComparedSink, State, Status
 from holdfast.steer.controls import Controls
 from holdfast.store import durable
@@ -101,7 +101,7 @@ class Run:
             compared=tuple(compared),
             in_spark=in_spark,
         )
-        self.reins = Reins(coordinator, stop_directory, self._sight, self._followers, newest)
+        self.steering = RunSteering(coordinator, stop_directory, self._sight, self._followers, newest)
         self._state: State = "starting"
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
@@ -125,7 +125,7 @@ class Run:
             raise translate(error, self.pipeline.name, "the start") from error
         self._reports.time_use = lambda: self._sight.time_use(self._query)
         self._state = "running"
-        self._coordinator.follow(self.reins.note_held)
+        self._coordinator.follow(self.steering.note_held)
         if self._checkpointer is not None:
             self._checkpointer.start()
         self._watcher = threading.Thread(target=self._watch, name=f"holdfast-{self.pipeline.name}", daemon=True)
@@ -242,7 +242,7 @@ class Run:
 
     def hold(self, controls: Controls) -> None:
         """Hold the sources to what the run was told, from the next epoch on that is planned."""
-        self.reins.hold(controls)
+        self.steering.hold(controls)
 
     def progress(self, timeout_s: float | None = None, *, interval_s: float = 1.0) -> bool:
         """Show the run in this cell of a notebook until it has ended; elsewhere, as lines on stdout.
@@ -426,7 +426,7 @@ class Run:
             self._tried("call the hooks of its end", self._call_hooks)
             self._tried("call on_teardown", self._lifecycle.tear_down)
             self._tried("give Spark's log back", self._restore_logs)
-            self._tried("note its end", lambda: self.reins.end(self._error))
+            self._tried("note its end", lambda: self.steering.end(self._error))
         finally:
             self._ended.set()
 

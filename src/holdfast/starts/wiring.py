@@ -159,7 +159,9 @@ class Wiring:
             Path(self.own.context.stop_file).touch()  # no stop comes between two epochs that are replayed
         remove_unfinished(self.own.context.spark)
         if not (self.own.asked.follows or self.own.asked.only_replays):  # those are no runs that anybody steers
-            run.reins.hold(controls_for(self.own.context.directory, self.own.asked.pipeline.name))
+            controls = controls_for(self.own.context.directory, self.own.asked.pipeline.name)
+            if not controls.is_empty:
+                run.steering.hold(controls)
         run.begin(loop, self.own.physical.compiled.frame, self.own.asked.trigger, str(self.own.context.spark))
         return run
 

@@ -46,11 +46,6 @@ class SteerPlace:
         """The process, for people."""
         return f"process {self.pid} on {self.host}"
 
-    @property
-    def is_of_this_host(self) -> bool:
-        """Whether it runs, or ran, on this host."""
-        return self.host == socket.gethostname()
-
 
 def write_place(store: Store, path: str, generation: int) -> None:
     """Note where a run of a checkpoint listens.

@@ -13,12 +13,17 @@ from typing import Any, BinaryIO
 
 from holdfast.errors import HoldfastError, InvalidPipeline, from_text
 
+
+class CallerGone(OSError):
+    """Who has told the run something does not hear the answer any more."""
+
+
 VERSION = 1
 LINE_MAX = 1 << 16
 """Bytes of a request."""
 
 Progress = Callable[[Mapping[str, Any]], None]
-"""Tells the caller how far a command is; raises ``OSError`` where the caller is gone."""
+"""Tells the caller how far a command is; raises :class:`CallerGone` where it has gone."""
 
 
 Command = Callable[["SteerRequest", Progress], Mapping[str, Any]]

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.errors import REPORT, HoldfastError, InternalError
 from holdfast.steer.place import is_own
-from holdfast.steer.protocol import LINE_MAX, Command, failure, read_request, to_line, wrong_request
+from holdfast.steer.protocol import LINE_MAX, CallerGone, Command, failure, read_request, to_line, wrong_request
 
 log = logging.getLogger("holdfast.run")
 
@@ -94,7 +94,7 @@ class _Hearing(socketserver.StreamRequestHandler):
             return {"answer": "done", "said": carry_out(request, self._progress)}
         except HoldfastError as error:
             return failure(error)
-        except OSError:  # of this socket: nobody hears the answer
+        except CallerGone:
             raise
         except Exception as error:
             log.exception("a command to the run has failure")
@@ -105,4 +105,7 @@ class _Hearing(socketserver.StreamRequestHandler):
         self._tell({"answer": "progress", "said": said})
 
     def _tell(self, said: Mapping[str, Any]) -> None:
-        self.wfile.write(to_line(said))
+        try:
+            self.wfile.write(to_line(said))
+        except OSError as error:
+            raise CallerGone from error

@@ -20,7 +20,7 @@ from holdfast.steer.client import Attached, attach
 from holdfast.steer.controls import Controls
 from holdfast.steer.entries import ControlEntry, ControlLog
 from holdfast.steer.place import is_own, read_place, write_place
-from holdfast.steer.protocol import LINE_MAX, Progress, SteerRequest, read_request, request_line
+from holdfast.steer.protocol import LINE_MAX, CallerGone, Progress, SteerRequest, read_request, request_line
 from holdfast.steer.server import SteerServer
 from holdfast.store.local import LocalStore
 
@@ -41,12 +41,12 @@ class Told:
     def carry_out(self, request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
         self.requests.append(request)
         if request.command == "log":
-            raise RuntimeError("no logs today")
+            raise OSError("no logs today")  # of the command, and not of the connection
         if request.command == "wait":
             tell({"token": {"trips": 7}})
         if self.breaks:
             self.breaks -= 1
-            raise BrokenPipeError
+            raise CallerGone
         if request.command == "resume":
             raise InvalidPipeline("no such source", why="there is none.", do="name another.")
         return {"sources": list(request.texts("sources"))}
@@ -122,7 +122,7 @@ def test_of_a_run_that_has_gone_the_checkpoint_tells_whether_it_was_told(told: T
         if is_put:
             log.put(ControlEntry(request.id, "pause", {}, 3, 7, Controls()), lambda told: told.pause(["rides"]))
         os.unlink(dead[0].path)  # nobody is found there any more
-        raise BrokenPipeError
+        raise CallerGone
 
     (told.directory / "run").mkdir(mode=0o700)
     dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"pause": die, "checkpoint": die}))
@@ -143,7 +143,7 @@ def test_whether_a_checkpoint_was_made_is_not_known_of_a_run_that_has_gone(told:
 
     def die(request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
         os.unlink(dead[0].path)
-        raise BrokenPipeError
+        raise CallerGone
 
     (told.directory / "run").mkdir(mode=0o700)
     dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"checkpoint": die}))

@@ -1,4 +1,4 @@
-"""By what a live run is held, and asked, from outside: its sources, and how far its sinks are (design/0049, 5)."""
+"""How a live run is steered: its sources are held, and it is asked how far its sinks are (design/0049, 5)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from holdfast.steer.controls import Controls
 from holdfast.steer.holding import write_controls
 
 
-class Reins:
-    """Those of one run.  Any thread may call.
+class RunSteering:
+    """Of one run.  Any thread may call.
 
     Parameters
     ----------
