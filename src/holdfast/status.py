@@ -144,6 +144,8 @@ class OperatorStatus(_Picture):
         Rows of all its tables, and their stored size, over all buckets that have reported.
     waiting_rows : int
         Input rows that wait for others.
+    waiting_keys : int, optional
+        Keys under which rows wait, as far as its buckets have counted them; None where none can wait.
     late, shed : int
         Late rows, and rows dropped at the entry, in this run.
     counts : mapping of str to int
@@ -163,6 +165,7 @@ class OperatorStatus(_Picture):
     shed: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
+    waiting_keys: int | None = None
     reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
@@ -228,12 +231,8 @@ class CheckpointStatus(_Picture):
 
     Parameters
     ----------
-    count : int
-        Snapshots made.
-    dropped : int
-        Those that were due while another was being made.
-    failed : int
-        Those that could not be made; the run continues.
+    count, dropped, failed : int
+        Snapshots made; those that were due while another was being made; those that failed, and the run continues.
     epoch : int
         The epoch at whose end the last one is; 0 when there is none.
     at_us : int
@@ -267,12 +266,9 @@ class ComparedSink(_Picture):
         Its name.
     epoch : int
         Up to where; 0 where it was not compared.
-    expected, actual : int
-        How many rows it should have held, and how many it held.
-    missing, extra, changed : int
-        Rows that it lacked, that it had in excess, and that it had with other values.
-    repaired : int
-        Rows that were written and removed.
+    expected, actual, missing, extra, changed, repaired : int
+        Rows that it should have held, and that it held; that it lacked, had in excess, and had with other values; that
+        were written and removed.
     why_not : str
         Why it was not compared; empty where it was.
     """
@@ -358,7 +354,18 @@ class _Work(_Picture):
 
 
 @dataclass(frozen=True, repr=False)
-class Status(_Work):
+class _Minded(_Work):
+    """What is to be minded, and what stands by."""
+
+    in_doubt: int = 0
+    audit_difference: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    spare: str = ""
+    is_replica: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Status(_Minded):
     """A run at one moment.
 
     Parameters
@@ -408,6 +415,12 @@ class Status(_Work):
     shards : tuple of ShardStatus
         In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
+    dead_letters : mapping of str to int
+        Source, operator or sink -> its rows that were isolated, and not sent again.
+    spare : str
+        Of ``run --supervise --spare``: ``ready``, or ``away`` while none waits; else empty.
+    is_replica : bool
+        Whether this is no run, but a process that waits to take over.
     totals : EpochTotals, optional
         What all epochs of this run took together, for its metrics; in no JSON.  None before one has ended.
     """
@@ -427,8 +440,6 @@ class Status(_Work):
     compared: tuple[ComparedSink, ...] = ()
     time: TimeUse | None = None
     shards: tuple[ShardStatus, ...] = ()
-    in_doubt: int = 0
-    audit_difference: int = 0
     totals: EpochTotals | None = field(default=None, metadata={"is_shown": False})
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
 from holdfast.positions import SourcePositions, held_by_every, lag_between
+from holdfast.replica.spare_note import spare_beside
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.spark_times import SparkTimes
@@ -72,6 +73,8 @@ class Sight:
         Of the trigger, microseconds; None: the run ends when it has everything.
     controls : Controls
         What the run was told.
+    letters : callable
+        Returns how many dead letters there are, by whose they are.
     """
 
     pipeline: Graph
@@ -85,6 +88,7 @@ class Sight:
     in_spark: Collection[str] = ()
     interval_us: int | None = 0
     controls: Controls = field(default_factory=Controls)
+    letters: Callable[[], Mapping[str, int]] = dict
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
     _behind: dict[str, BehindSince] = field(default_factory=dict)
@@ -125,6 +129,8 @@ class Sight:
             compared=self.compared,
             time=self._time_use(progress, waits_for=counted.waits_for, is_final=state in ("stopped", "failed")),
             totals=self.loop.times.totals,
+            dead_letters=self.letters(),
+            spare=spare_beside(),
         )
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:

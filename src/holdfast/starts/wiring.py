@@ -120,6 +120,7 @@ class Wiring:
         auditor = self._auditor()
         reports = self._reports(auditor)
         run = self._run(reports, checkpointer, user_data)
+        run.show_letters(letters.counts)
         loop = EpochLoop(
             pipeline=self.own.asked.pipeline.name,
             header=self.header,
