@@ -236,10 +236,6 @@ class Run:
         """Return the current status."""
         return self._sight.status(self._state, self._error, self._query)
 
-    def show_letters(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Show in the status how many dead letters there are."""
-        self._sight.letters = counts
-
     def pictures(self) -> list[Status]:
         """Return the current status alone; a run in shards has one more for each of them."""
         return [self.status()]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
+from holdfast.plan.epoch_times import EpochTimes
 from holdfast.ports import Held
 from holdfast.positions import Positions, held_by_every
 from holdfast.spark.sight import Followers, Sight
@@ -65,6 +66,18 @@ class RunSteering:
         """Take in what each sink holds."""
         self.held = held_by_every(each.positions for each in held.values()) if held else {}
         self._followers.tell(held)
+
+    def show_letters(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Show in the status how many dead letters there are."""
+        self._sight.letters = counts
+
+    def trace(self, times: EpochTimes) -> None:
+        """Tell OpenTelemetry each epoch, until the run ends."""
+        from holdfast.metrics.tracing import tracing_of  # its library may be missing
+
+        outbox = tracing_of(self._sight.pipeline.name, self._sight.coordinator.generation)
+        times.follow = outbox.put
+        self.call_at_end(lambda error: outbox.end())
 
     def call_at_end(self, step: Callable[[HoldfastError | None], object]) -> None:
         """Have something called with why the run has failed, or None, before who waits for its end is told."""

@@ -120,7 +120,7 @@ class Wiring:
         auditor = self._auditor()
         reports = self._reports(auditor)
         run = self._run(reports, checkpointer, user_data)
-        run.show_letters(letters.counts)
+        run.steering.show_letters(letters.counts)
         loop = EpochLoop(
             pipeline=self.own.asked.pipeline.name,
             header=self.header,
@@ -154,6 +154,8 @@ class Wiring:
             note_parts=self.own.participation.note,
             note_end=_noting(user_data, checkpointer, history),
         )
+        if self.own.asked.settings.tracing and not (self.own.asked.follows or self.own.asked.only_replays):
+            run.steering.trace(loop.times)
         given = recovered(self.own.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
         if self.own.asked.only_replays:
