@@ -12,6 +12,7 @@ import shutil
 import socket
 import sqlite3
 import subprocess
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -25,7 +26,9 @@ import yaml
 
 import holdfast as hf
 from holdfast.config import Settings
+from holdfast.metrics import exporter
 from holdfast.metrics.table import METRICS
+from holdfast.status import OperatorStatus, Status
 from tests.spark.running import eventually
 from tools.metrics import RULES
 
@@ -68,7 +71,7 @@ class Prometheus:
         rules = yaml.safe_load(RULES.read_text())
         for rule in rules["groups"][0]["rules"]:
             rule["for"] = FAST
-            rule["expr"] = rule["expr"].replace("> 300", "> 5")
+            rule["expr"] = rule["expr"].replace("> 300", "> 5").replace("[30m]", "[10s]")
         (work / "rules.yml").write_text(yaml.safe_dump(rules))
         timing = {"scrape_interval": "1s", "evaluation_interval": "1s"}
         jobs = [{"job_name": "holdfast", "static_configs": [{"targets": [target]}]}]
@@ -152,3 +155,40 @@ def test_alerts_fire_while_a_system_is_away_and_clear_when_it_is_back(
     assert served
     assert served <= known
     assert run.is_active
+
+
+class Growing:
+    """A run whose keys wait for an input: more and more of them, until that speaks."""
+
+    def __init__(self) -> None:
+        self.keys, self.growth, self._ended = 2_000, 50, threading.Event()
+
+    def pictures(self) -> list[Status]:
+        self.keys += self.growth
+        return [Status("trips", state="running", operators=(OperatorStatus("aligned", waiting_keys=self.keys),))]
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._ended.wait(timeout_s)
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+def test_keys_that_wait_and_a_replica_that_is_away_are_noticed_until_that_is_over(
+    tmp_path: Path, programs: dict[str, str]
+) -> None:
+    target = f"127.0.0.1:{free_port()}"
+    run = Growing()
+    exporter.show_metrics(run, target)
+    try:
+        with closing(Prometheus(programs["prometheus"], tmp_path, target)) as server:
+            with exporter.show_replica("trips", target):
+                eventually(server.is_ready, within_s=120, what="they are scraped")
+                eventually(lambda: server.firing() == {"HoldfastWaitingKeys"}, within_s=120, what="keys are noticed")
+                run.growth = 0
+                eventually(lambda: server.firing() == set(), within_s=120, what="the input has spoken")
+            eventually(lambda: server.firing() == {"HoldfastReplicaAway"}, within_s=120, what="the replica is away")
+            with exporter.show_replica("trips", target):
+                eventually(lambda: server.firing() == set(), within_s=120, what="a replica waits again")
+    finally:
+        run.end()
