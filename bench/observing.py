@@ -50,7 +50,7 @@ BusyTimes.at = lambda self, name: nullcontext()
 BusyTimes.seconds = lambda self: Busy()
 """,
         EPOCHS: """
-EpochTimes.begin = EpochTimes.mark = EpochTimes.end = EpochTimes.note = lambda self, *given: None
+EpochTimes.begin = EpochTimes.mark = EpochTimes.end = EpochTimes.note = lambda self, *given, **named: None
 """,
     },
     "counted": {
@@ -72,9 +72,9 @@ LOOKS = []
 
 
 def _timed(call):
-    def timed(*given):
+    def timed(*given, **named):
         began = time.perf_counter()
-        found = call(*given)
+        found = call(*given, **named)
         LOOKS.append(time.perf_counter() - began)
         return found
 
@@ -86,9 +86,9 @@ for _name in ("begin", "mark", "end"):
 _note = _timed(EpochTimes.note)
 
 
-def _noted(self, waves, busy):
+def _noted(self, waves, busy, **named):
     LOOKS.extend(spent.nodes.get("(looks)", 0) / 1e9 for spent in waves.values())
-    _note(self, waves, busy)
+    _note(self, waves, busy, **named)
 
 
 EpochTimes.note = _noted
