@@ -267,6 +267,8 @@ class OpenDecisions:
         self._publisher = publisher
         self._stories = stories
         self._run = run
+        self.newest: EpochRecord | None = None
+        """Of the newest of them."""
 
     def resolve(
         self,
@@ -301,6 +303,7 @@ class OpenDecisions:
         backlog = Backlog(self._delivery, self._publisher, max((key.epoch for key in takeover.open), default=0))
         for key, decided in self._read(takeover):
             check_known_sinks(decided, self._delivery.names, self._run)
+            self.newest = decided.record
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
             is_rewind = decided.record.rewound_to is not None
             # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
