@@ -52,10 +52,15 @@ class Expectations:
     def of(pipeline: Graph, last: EpochRecord | None) -> Expectations:
         """Return those of a graph, as the newest decision has counted them."""
         declared = {node.name: node.spec for node in pipeline.nodes if isinstance(node.spec, Expectation)}
+        return Expectations.declared_as(pipeline.name, declared, last)
+
+    @staticmethod
+    def declared_as(pipeline: str, declared: Mapping[str, Expectation], last: EpochRecord | None) -> Expectations:
+        """Return those that are declared so."""
         counted = {} if last is None else last.expected
         mine = {name: counted.get(name, NOTHING) for name in declared}
         known = {name: each for name, each in mine.items() if each.rows}
-        return Expectations(pipeline.name, declared, mine, 0 if last is None else last.epoch, known)
+        return Expectations(pipeline, declared, mine, 0 if last is None else last.epoch, known)
 
     def look(self, epoch: int, observed: Mapping[str, Observed], *, is_new: bool) -> dict[str, ExpectationCount]:
         """Return what was counted of an epoch, for its record; nothing is taken in.
