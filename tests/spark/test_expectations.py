@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.cli.app import app
 from holdfast.commit.ledger import survey
 from holdfast.config import Settings
 from holdfast.errors import BadRow
@@ -145,3 +148,31 @@ def test_a_sink_that_is_not_fresh_is_told_and_told_again_when_it_is(tmp_path: Pa
         gate.set()
         run.stop()
         run.wait()
+
+
+def test_a_probe_hears_what_is_wrong_and_what_has_gone(tmp_path: Path) -> None:
+    """``status --check``: 0 and 1, of a run that lives and of one that does not."""
+    speeds(tmp_path, "a.json", SPEEDS)
+    checked = rides(tmp_path) | hf.expect("speed > 0", name="valid", max_fraction=0.5)
+    run = hf.Pipeline("rides", checked | table(tmp_path)).start(
+        checkpoint=tmp_path / "checkpoint", trigger=hf.every("50 ms")
+    )
+    try:
+        eventually(lambda: run.status().epoch == 1, what="the first epoch")
+        eventually(lambda: probed(tmp_path) == (0, {"is_healthy": True, "reasons": []}), what="healthy")
+        speeds(tmp_path, "b.json", [0, -1, 5], first=6)
+        eventually(lambda: run.status().epoch == 2, what="the second epoch")
+        code, said = probed(tmp_path)
+        assert (code, len(said["reasons"])) == (1, 1)
+        assert "expectation 'valid' (speed > 0) is broken: 2 of the last 3 rows" in said["reasons"][0]
+    finally:
+        run.stop()
+        run.wait()
+    code, said = probed(tmp_path)
+    assert (code, said["is_healthy"]) == (1, False)
+    assert "no run" in said["reasons"][0]
+
+
+def probed(work: Path) -> tuple[int, Any]:
+    answer = CliRunner().invoke(app, ["status", "--checkpoint", str(work / "checkpoint"), "--check", "--json"])
+    return answer.exit_code, json.loads(answer.stdout)

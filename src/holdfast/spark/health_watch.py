@@ -57,4 +57,11 @@ class HealthWatch:
 
 
 def _without_numbers(reason: str) -> str:
-    return re.sub(r"[0-9][0-9,.]*", "", reason)
+    """Return a reason as it is told from another one: with the numbers in names alone.
+
+    Examples
+    --------
+    >>> _without_numbers("sink 'table2' lacks a row that is 1,071 s old, and 5 min are allowed.")
+    "sink 'table2' lacks a row that is  s old, and  min are allowed."
+    """
+    return re.sub(r"('[^']*')|[0-9][0-9,.]*", lambda found: found[1] or "", reason)
