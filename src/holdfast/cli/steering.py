@@ -14,6 +14,7 @@ from holdfast.errors import Unavailable
 from holdfast.health import Health
 from holdfast.observe.health import health_of_checkpoint
 from holdfast.steer.client import Attached, attach
+from holdfast.steer.controls import Controls
 
 Sources = Annotated[list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Names of sources. Default: all.")]
 
@@ -110,25 +111,7 @@ def _run_of(checkpoint: str) -> Attached:
 
 
 def _say(controls: Mapping[str, Any], as_json: bool) -> None:
-    frame.answer(controls, _control_lines(controls), as_json)
-
-
-def _control_lines(controls: Mapping[str, Any]) -> Iterator[str]:
-    """Say what is in force.
-
-    Examples
-    --------
-    >>> list(_control_lines({"paused": ["rides"], "limits": {"trips": 100.0}, "ends": None}))
-    ['paused: rides', 'limited: trips to 100 rows/s']
-    >>> list(_control_lines({"paused": ["*"], "limits": {}, "ends": {"trips": {"log": 3}}}))
-    ['paused: all sources', 'it is being drained']
-    """
-    paused = controls["paused"]
-    yield "paused: " + ("all sources" if "*" in paused else ", ".join(paused) or "none")
-    for source, rate in controls["limits"].items():
-        yield f"limited: {source} to {rate:g} rows/s"
-    if controls["ends"] is not None:
-        yield "it is being drained"
+    frame.answer(controls, Controls.from_json(controls).lines(), as_json)
 
 
 def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
