@@ -94,8 +94,7 @@ def pipeline_of(life: Life) -> hf.Pipeline:
             spec = hf.write.files(str(work / "files"), name=kind)
         else:
             spec = hf.write.kafka(life.bootstrap, "rows", name=kind)
-        # A directory has the same columns for ever; a store refuses one more where other shards have files without it.
-        is_narrow = kind in ("files", "store") and life.version == 2
+        is_narrow = kind == "files" and life.version == 2  # a directory has the same columns for ever
         made = (numbers | hf.select("id", name=f"{kind}_ids") if is_narrow else numbers) | spec
         if kind == "table" and "topic" in life.sinks:
             made = replace(made, spec=Refusing(made.spec, str(work / "down"), shard_name("numbers", life.failing)))
