@@ -147,6 +147,10 @@ def fail(life: Life) -> faults.Hook:
     return hook
 
 
+FAILED = "failed while it starts"
+"""What a driver says of a failure that is given to it before it has begun all shards; then it ends."""
+
+
 def main(life: Life) -> None:
     """Run until the table has so many rows."""
     faults.install(fail(life), shard=life.failing)
@@ -169,6 +173,9 @@ def main(life: Life) -> None:
     except HoldfastError as error:
         say(f"refused: {type(error).__name__}: {error.what} {error.why}")
         return
+    except RuntimeError as error:  # of our own: the shard fails while its segments are given to others
+        say(f"{FAILED} at {error}")
+        os._exit(1)
     say("begun")
     waiting = threading.Event()
     while not life.count or len(sqlite_rows(Path(life.work) / "table.db")) < life.count:
