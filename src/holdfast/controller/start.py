@@ -19,15 +19,15 @@ from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
 from holdfast.controller.first_layout import FirstLayout
-from holdfast.controller.found_shards import known_layout
+from holdfast.controller.found_shards import known_layout, layout_there
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
-from holdfast.controller.moving import check_layout
 from holdfast.controller.named_parts import ShardParts
+from holdfast.controller.own_segments import OwnSegments
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.controller.steering import listen
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.retry import RetryPolicy
@@ -45,6 +45,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
+from holdfast.store.scratch import is_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,10 +87,21 @@ def _begin(asked: StartOptions) -> Run:
     is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
     is_one = not wanted or (wanted == 1 and not is_divided)
     if is_one and asked.only_shard is None and not _has_shards(asked):
-        return begin_run(asked)
+        return begin_run(_as_one(asked))
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
     return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
+
+
+def _as_one(asked: StartOptions) -> StartOptions:
+    """Return what one run is asked for: it looks whether it still is one when it has been taken over."""
+    if is_address(asked.checkpoint):  # such a pipeline runs in no shards
+        return asked
+    try:
+        graphs = ShardGraphs(asked.pipeline, checkpoint_directory(asked.checkpoint))
+    except InvalidPipeline:  # nor does it run in shards
+        return asked
+    return replace(asked, on_takeover=OwnSegments(graphs).check)
 
 
 def _has_shards(asked: StartOptions) -> bool:
@@ -131,7 +143,7 @@ class ShardStarts:
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name, shard=None)
         lifecycle.set_up()
         try:
-            known = newest_layout(store)
+            known = layout_there(store, self.directory)
             check_key(pipeline.name, known, by)
             begins_with = self._beginning(graphs).first_layout(settings.shards, by)
             first = FirstLayout(graphs, self._rearranging.moving, self._columns)
@@ -210,12 +222,11 @@ class ShardStarts:
 
     def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
         checkpoint = shard_checkpoint(str(self.directory), shard)
-        holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
         return replace(
             self.asked,
             pipeline=graphs.of(layout, shard),
             checkpoint=checkpoint,
-            on_takeover=holds,
+            on_takeover=OwnSegments(graphs, layout, shard).check,
             begins=self._beginning(graphs).of_shard(shard),
             compares=False,  # that is done for all shards at once
         )
