@@ -26,6 +26,7 @@ from holdfast.controller.named_parts import ShardParts
 from holdfast.controller.own_segments import OwnSegments
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
+from holdfast.controller.rivals import Rivals
 from holdfast.controller.steering import listen
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
@@ -158,7 +159,8 @@ class ShardStarts:
             parts = ShardParts(pipeline.name, self.directory, layout, settings)
             parts.names.sweep()
             compared = comparison.mend(layout, self._session) if self.asked.compares else ()
-            shards = [self._shard(graphs, layout, shard, self._session) for shard in range(layout.shard_count)]
+            rivals = Rivals(pipeline.name, parts.names.stores[: layout.shard_count])
+            shards = [self._shard(graphs, layout, shard, rivals) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
                 pipeline,
@@ -202,8 +204,8 @@ class ShardStarts:
             shards[shard] = Rewinding(asked.pipeline, store, directory, asked.settings, asked.session)
         return ShardsRewinding(graphs.pipeline.name, open_store(str(self.directory)), shards)
 
-    def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, session: SparkSession) -> KeptShard:
-        settings = self.asked.settings
+    def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, rivals: Rivals) -> KeptShard:
+        settings, session = self.asked.settings, self._session
         asked = self._asked_of(graphs, layout, shard)
         hooks = replace(asked.pipeline.hooks, on_setup=None, on_teardown=None)  # called once, for all of them
         name = asked.pipeline.name
@@ -216,6 +218,7 @@ class ShardStarts:
                 take_over=partial(take_over_alone, asked.pipeline, open_store(asked.checkpoint), settings),
                 translate=lambda error: translate(error, name, "the start"),
                 has_jvm=partial(answers, session),
+                check=rivals.check,
             ),
             RetryPolicy(settings.max_restarts + 1, settings.restart_first_s, settings.restart_cap_s),
         )
