@@ -314,10 +314,10 @@ class OpenDecisions:
             found += [_revoked(name, key.epoch) for name in revoked]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
-            if on_refused is None and not left_out and not is_rewind and not away and backlog.takes(entry, found):
+            if on_refused is None and not left_out and not is_rewind and not away and backlog.takes(entry, found, away):
                 resolved += found
                 continue
-            backlog.publish()
+            backlog.publish(away)
             for each in found:
                 if each.verdict is not Verdict.PUBLISH or each.sink in away:
                     continue  # the dead run's publish had succeeded in this sink; or it lacks an earlier epoch
@@ -339,10 +339,10 @@ class OpenDecisions:
             if revoked:
                 self._stories.take(key.epoch, Event.REVOKE, detail=f"for {sorted(revoked)}")
             resolved += found
+        backlog.publish(away)
         if away:
             self._delivery.sweep(0, left_out=away)
             raise next(iter(away.values()))
-        backlog.publish()
         self._note_revoked(expired)
         return resolved
 
