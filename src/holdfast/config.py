@@ -310,6 +310,17 @@ class Settings(BaseSettings):
         "where whoever reaches it reads names and counts, and no row; also `start(metrics=...)` and `--metrics`.  "
         "Empty: nowhere.  Needs `holdfast[metrics]`.",
     )
+    tracing: bool = _setting(
+        False,
+        "Each epoch as a span of OpenTelemetry, with one below it for each stage: sent by the provider that the "
+        "process has set, else by OTLP, as the variables `OTEL_*` say.  Needs `holdfast[otel]`.",
+    )
+    lineage: bool = _setting(
+        False,
+        "Events of OpenLineage when a run begins, ends and fails, with its data sets, their schemas and, where it is "
+        "known, which column is made of which: sent as `OPENLINEAGE_URL` or the client's configuration file says.  "
+        "Needs `holdfast[lineage]`.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting(
         "INFO",
         "Lowest level on stderr.  The log file in the checkpoint has everything from INFO on, or from here when lower.",

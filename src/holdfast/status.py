@@ -362,6 +362,7 @@ class _Minded(_Work):
     dead_letters: Mapping[str, int] = field(default_factory=dict)
     spare: str = ""
     is_replica: bool = False
+    drops: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, repr=False)
@@ -421,6 +422,8 @@ class Status(_Minded):
         Of ``run --supervise --spare``: ``ready``, or ``away`` while none waits; else empty.
     is_replica : bool
         Whether this is no run, but a process that waits to take over.
+    drops : mapping of str to int
+        ``spans``, ``lineage`` -> how many of them this process could not tell to who follows them.
     totals : EpochTotals, optional
         What all epochs of this run took together, for its metrics; in no JSON.  None before one has ended.
     """

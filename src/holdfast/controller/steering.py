@@ -310,7 +310,7 @@ class Steering:
 
     def _end(self) -> None:
         """Let the run end, and note that it was drained, before who waits for its end is told."""
-        _call_at_end(self.run, self._note_drained)
+        call_at_end(self.run, self._note_drained)
         self.run.stop()
 
     def _note_drained(self, error: HoldfastError | None) -> None:
@@ -360,7 +360,7 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
         place = stop_directory.create(None if len(tempfile.gettempdir()) <= _SHORT else "/tmp")
         server = SteerServer(str(place / "steer.sock"), steering.commands)
         write_place(open_store(str(directory)), server.path, run.status().generation)
-        _call_at_end(run, lambda error: server.hide())
+        call_at_end(run, lambda error: server.hide())
         steering.go_on()
     except Exception as error:  # whatever it is: the run goes on
         log.warning("the run cannot be told anything, and goes on: %s", error)
@@ -368,7 +368,8 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
     threading.Thread(target=_until_end, args=(run, server, place), name="holdfast-steer", daemon=True).start()
 
 
-def _call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
+def call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
+    """Have something called with why a run has failed, or None, before who waits for its end is told."""
     (run if isinstance(run, ShardedRun) else run.steering).call_at_end(step)
 
 

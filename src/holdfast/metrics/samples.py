@@ -105,6 +105,12 @@ def replica_waits(status: Status) -> Iterator[Sample]:
         yield (), 1.0
 
 
+def telemetry_drops(status: Status) -> Iterator[Sample]:
+    """Yield how much of what is told to other systems was dropped, by what it is."""
+    for what, count in status.drops.items():
+        yield (what,), count
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 

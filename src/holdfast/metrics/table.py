@@ -352,6 +352,13 @@ METRICS: tuple[Metric, ...] = (
         "holdfast_snapshot_bytes", "gauge", (), "Size of the last snapshot, with all its files.", samples.snapshot_bytes
     ),
     Metric(
+        "holdfast_telemetry_dropped_total",
+        "counter",
+        ("what",),
+        "What this process could not tell, because nobody took it in time: spans, of epochs; lineage, events.",
+        samples.telemetry_drops,
+    ),
+    Metric(
         "holdfast_spare_ready",
         "gauge",
         (),

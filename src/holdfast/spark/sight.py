@@ -28,6 +28,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
+from holdfast.metrics.outbox import drops
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
@@ -131,6 +132,7 @@ class Sight:
             totals=self.loop.times.totals,
             dead_letters=self.letters(),
             spare=spare_beside(),
+            drops=drops(),
         )
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
