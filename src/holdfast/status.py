@@ -145,6 +145,8 @@ class OperatorStatus(_Picture):
         Rows of all its tables, and their stored size, over all buckets that have reported.
     waiting_rows : int
         Input rows that wait for others.
+    waiting_keys : int, optional
+        Keys under which rows wait, as far as its buckets have counted them; None where none can wait.
     late, shed : int
         Late rows, and rows dropped at the entry, in this run.
     counts : mapping of str to int
@@ -164,6 +166,7 @@ class OperatorStatus(_Picture):
     shed: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)
     waits: tuple[Wait, ...] = ()
+    waiting_keys: int | None = None
     reasons: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
@@ -235,12 +238,8 @@ class CheckpointStatus(_Picture):
 
     Parameters
     ----------
-    count : int
-        Snapshots made.
-    dropped : int
-        Those that were due while another was being made.
-    failed : int
-        Those that could not be made; the run continues.
+    count, dropped, failed : int
+        Snapshots made; those that were due while another was being made; those that failed, and the run continues.
     epoch : int
         The epoch at whose end the last one is; 0 when there is none.
     at_us : int
@@ -277,12 +276,9 @@ class ComparedSink(_Picture):
         Its name.
     epoch : int
         Up to where; 0 where it was not compared.
-    expected, actual : int
-        How many rows it should have held, and how many it held.
-    missing, extra, changed : int
-        Rows that it lacked, that it had in excess, and that it had with other values.
-    repaired : int
-        Rows that were written and removed.
+    expected, actual, missing, extra, changed, repaired : int
+        Rows that it should have held, and that it held; that it lacked, had in excess, and had with other values; that
+        were written and removed.
     why_not : str
         Why it was not compared; empty where it was.
     """
@@ -368,7 +364,19 @@ class _Work(_Picture):
 
 
 @dataclass(frozen=True, repr=False)
-class Status(_Work):
+class _Minded(_Work):
+    """What is to be minded, and what stands by."""
+
+    in_doubt: int = 0
+    audit_difference: int = 0
+    dead_letters: Mapping[str, int] = field(default_factory=dict)
+    spare: str = ""
+    is_replica: bool = False
+    drops: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class Status(_Minded):
     """A run at one moment.
 
     Parameters
@@ -422,6 +430,14 @@ class Status(_Work):
         In the order of the graph.
     health : Health
         What is wrong, if anything is.
+    dead_letters : mapping of str to int
+        Source, operator or sink -> its rows that were isolated, and not sent again.
+    spare : str
+        Of ``run --supervise --spare``: ``ready``, or ``away`` while none waits; else empty.
+    is_replica : bool
+        Whether this is no run, but a process that waits to take over.
+    drops : mapping of str to int
+        ``spans``, ``lineage`` -> how many of them this process could not tell to who follows them.
     totals : EpochTotals, optional
         What all epochs of this run took together, for its metrics; in no JSON.  None before one has ended.
     """
@@ -441,8 +457,6 @@ class Status(_Work):
     compared: tuple[ComparedSink, ...] = ()
     time: TimeUse | None = None
     shards: tuple[ShardStatus, ...] = ()
-    in_doubt: int = 0
-    audit_difference: int = 0
     expectations: tuple[ExpectationStatus, ...] = ()
     health: Health = HEALTHY
     totals: EpochTotals | None = field(default=None, metadata={"is_shown": False})

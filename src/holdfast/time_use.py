@@ -175,3 +175,28 @@ class EpochTotals:
 
 def _sums(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
     return {name: before.get(name, 0.0) + more.get(name, 0.0) for name in {**before, **more}}
+
+
+@dataclass(frozen=True)
+class EpochTrace:
+    """One epoch, for who follows them one by one.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number.
+    ended_us : int
+        When it had ended, microseconds of Unix time.
+    rows : int
+        Rows that all sinks together received.
+    stages : tuple of (str, float)
+        Its stages, one after the other -> seconds.
+    nodes : mapping of str to mapping of str to float
+        Stage -> node -> seconds of it.
+    """
+
+    epoch: int
+    ended_us: int
+    rows: int = 0
+    stages: tuple[tuple[str, float], ...] = ()
+    nodes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

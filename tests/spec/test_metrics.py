@@ -70,6 +70,7 @@ STATUS = Status(
             state_rows=30,
             state_bytes=4_000,
             waiting_rows=11,
+            waiting_keys=4,
             late=2,
             shed=1,
             counts={"dropped": 6},
@@ -83,6 +84,9 @@ STATUS = Status(
     queue=2,
     in_doubt=1,
     audit_difference=8,
+    dead_letters={"rides": 2},
+    spare="away",
+    drops={"spans": 9},
     started_at_us=1_000_000,
     checkpoints=CheckpointStatus(5, 2, 1, 40, at_us=2_000_000, size_bytes=1234),
     totals=EpochTotals().plus({"epoch": 0.02}, {"sums": 0.01}, {"table": 0.004}).plus({"epoch": 9_999.0}, {}, {}),
@@ -222,6 +226,10 @@ def test_each_number_of_a_status_is_served_under_its_labels() -> None:
         ("holdfast_shed_total", "trips", "3", "sums", ""): 1,
         ("holdfast_operator_counts_total", "trips", "3", "sums", "dropped"): 6,
         ("holdfast_waiting_rows", "trips", "3", "sums"): 11,
+        ("holdfast_waiting_keys", "trips", "3", "sums"): 4,
+        ("holdfast_dead_letters", "trips", "3", "rides"): 2,
+        ("holdfast_spare_ready", "trips", "3"): 0,
+        ("holdfast_telemetry_dropped_total", "trips", "3", "spans"): 9,
         ("holdfast_wait_seconds", "trips", "3", "sums", "weather"): pytest.approx(100 - 5e-6),
         ("holdfast_state_rows", "trips", "3", "sums"): 30,
         ("holdfast_state_bytes", "trips", "3", "sums"): 4_000,
@@ -295,6 +303,19 @@ def test_expectations_are_counted_over_all_runs() -> None:
     assert found["holdfast_expectation_rows_total", "trips", "0", "valid", "failed"] == 4
     assert found["holdfast_expectation_broken", "trips", "0", "valid"] == 1
     assert found["holdfast_healthy", "trips", "0"] == 1
+
+
+def test_a_replica_is_served_while_it_waits_and_a_run_is_none() -> None:
+    address = free_address()
+    run = FakeRun(STATUS)
+    with exporter.show_replica("trips", address):
+        assert 'holdfast_replica_waits{pipeline="trips",shard="0"} 1.0' in scraped(address)
+        exporter.show_metrics(run, address)
+    text = scraped(address)
+    assert 'holdfast_epoch{pipeline="trips",shard="3"} 41.0' in text
+    run.end()
+    closed(address)
+    assert ("holdfast_replica_waits", "trips", "3") not in served(STATUS)
 
 
 @pytest.mark.parametrize("count", [1, 50, 51, 5_000])

@@ -38,7 +38,7 @@ from holdfast.cli.spare import Waiting, is_spare
 from holdfast.cli.standing_by import Invocation, promote
 from holdfast.cli.supervision import supervise
 from holdfast.cli.target import load_target
-from holdfast.cli.trace import trace_
+from holdfast.cli.trace import support_bundle, trace_
 from holdfast.config import Settings
 from holdfast.graph.event_time import check_commit_every
 from holdfast.graph.graph import Graph
@@ -72,6 +72,7 @@ app.command("reset")(reset)
 app.command("resolve")(resolve_)
 app.command("rewind")(rewind_)
 app.command("trace")(trace_)
+app.command("support-bundle")(support_bundle)
 app.command("check")(check_)
 app.command("plan")(plan_)
 app.command("promote")(promote)

@@ -24,11 +24,12 @@ from typing import Any, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.masking import masked
+from holdfast.replica.spare_note import SUPERVISED
 from holdfast.shards.ends import is_final
 
 log = logging.getLogger("holdfast.supervisor")
 
-VARIABLE = "HOLDFAST_SUPERVISED"
+VARIABLE = SUPERVISED
 """Names the file in which a child says how it ended."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from holdfast.cli.child import StopSignals, is_supervised
@@ -84,3 +85,12 @@ def _stopped_early(signal: str, doing: str, failure: HoldfastError) -> StoppedEa
         epoch=failure.epoch,
         generation=failure.generation,
     )
+
+
+def seen_waiting(pipeline: str, options: Mapping[str, Any]) -> AbstractContextManager[object]:
+    """Serve for a block that a replica waits, where metrics are asked for: by options of a start, or by settings."""
+    if not (address := options.get("metrics") or options["settings"].metrics):
+        return nullcontext()
+    from holdfast.metrics.exporter import show_replica  # its library may be missing
+
+    return show_replica(pipeline, address)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.child import Child, ProcessChild, tell_supervisor
 from holdfast.cli.failures import as_failure, exit_code
 from holdfast.cli.target import loaded_files
+from holdfast.replica.spare_note import note_spare
 
 if TYPE_CHECKING:
     from holdfast.graph.graph import Graph
@@ -149,6 +150,7 @@ class Spares:
 
     def _keep_warm(self) -> None:
         while not self._has_ended.wait(POLL_S):
+            note_spare(self._place, is_ready=self.is_ready())
             with self._lock:
                 if self._spare is not None and not self._spare.child.is_alive:
                     self._spare.child.dismiss()

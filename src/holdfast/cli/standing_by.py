@@ -26,7 +26,7 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.child import StopSignals, is_supervised
-from holdfast.cli.foreground import Runnable
+from holdfast.cli.foreground import Runnable, seen_waiting
 from holdfast.cli.frame import AsJson, Target
 from holdfast.cli.rehearsal import rehearse
 from holdfast.cli.shadowing import NAME, Shadowing
@@ -144,7 +144,7 @@ class Standby:
             return
         if self._begins_elsewhere:
             raise _begins_elsewhere(self._pipeline.name)
-        with StopSignals(is_supervised=is_supervised()) as signals:
+        with StopSignals(is_supervised=is_supervised()) as signals, seen_waiting(self._pipeline.name, options):
             from holdfast.starts import warm_up
 
             self._check_checkpoint(watch.seen)

@@ -28,6 +28,7 @@ from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.controller.rivals import Rivals
 from holdfast.controller.steering import listen
+from holdfast.controller.telling import begin_followed
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
@@ -67,13 +68,7 @@ def begin(asked: StartOptions) -> Run:
     asked : StartOptions
         What the start is asked for.
     """
-    if not (address := asked.settings.metrics):
-        return _steered_run(asked)
-    from holdfast.metrics.exporter import show_metrics  # before anything runs: its library may be missing
-
-    run = _steered_run(asked)
-    show_metrics(run, address)
-    return run
+    return begin_followed(asked.pipeline, asked.settings, lambda: _steered_run(asked))
 
 
 def _steered_run(asked: StartOptions) -> Run:

@@ -122,6 +122,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
 
 def _operator(several: Sequence[OperatorStatus]) -> OperatorStatus:
     waits = sorted((wait for each in several for wait in each.waits), key=lambda wait: wait.since_us)
+    keys = [each.waiting_keys for each in several if each.waiting_keys is not None]
     counts: dict[str, int] = {}
     for each in several:
         for name, count in each.counts.items():
@@ -135,6 +136,7 @@ def _operator(several: Sequence[OperatorStatus]) -> OperatorStatus:
         shed=sum(each.shed for each in several),
         counts=counts,
         waits=tuple(waits[:10]),
+        waiting_keys=sum(keys) if keys else None,
     )
 
 

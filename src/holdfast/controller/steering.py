@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 from holdfast.checkpoint.named import names, new_name, read_named, taken_name
 from holdfast.clock import SystemClock
 from holdfast.controller.controller import ShardedRun
+from holdfast.controller.evidence import tell_evidence
 from holdfast.controller.flushing import flush_sinks
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Store
@@ -90,6 +91,7 @@ class Steering:
             "flush": lambda request, tell: self._flush(request),
             "checkpoint": lambda request, tell: self._checkpoint(request),
             "log": lambda request, tell: self._log(request),
+            "support": lambda request, tell: tell_evidence(self.run, self._runs(), tell),
         }
 
     def go_on(self) -> None:
@@ -327,7 +329,7 @@ class Steering:
 
     def _end(self) -> None:
         """Let the run end, and note that it was drained, before who waits for its end is told."""
-        _call_at_end(self.run, self._note_drained)
+        call_at_end(self.run, self._note_drained)
         self.run.stop()
 
     def _note_drained(self, error: HoldfastError | None) -> None:
@@ -387,7 +389,7 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
         place = stop_directory.create(None if len(tempfile.gettempdir()) <= _SHORT else "/tmp")
         server = SteerServer(str(place / "steer.sock"), steering.commands)
         write_place(open_store(str(directory)), directory, server.path, run.status().generation)
-        _call_at_end(run, lambda error: server.hide())
+        call_at_end(run, lambda error: server.hide())
         steering.go_on()
     except Exception as error:  # whatever it is: the run goes on
         log.warning("the run cannot be told anything, and goes on: %s", error)
@@ -395,7 +397,8 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
     threading.Thread(target=_until_end, args=(run, server, place), name="holdfast-steer", daemon=True).start()
 
 
-def _call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
+def call_at_end(run: Run | ShardedRun, step: Callable[[HoldfastError | None], object]) -> None:
+    """Have something called with why a run has failed, or None, before who waits for its end is told."""
     (run if isinstance(run, ShardedRun) else run.steering).call_at_end(step)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from holdfast.errors import HoldfastError
@@ -119,3 +120,31 @@ def show_metrics(run: WatchedRun, address: str) -> None:
             _ports[address] = port
             log.info("metrics are served at port %d of %s", port.number, address.rpartition(":")[0] or "every address")
         port.show(run)
+
+
+class _Replica:
+    """What is served of a process that waits to take over."""
+
+    def __init__(self, pipeline: str) -> None:
+        self._status = Status(pipeline, doing="waiting to take over", is_replica=True)
+        self._ended = threading.Event()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._ended.wait(timeout_s)
+
+    def pictures(self) -> Sequence[Status]:
+        return [self._status]
+
+    def end(self) -> None:
+        self._ended.set()
+
+
+@contextmanager
+def show_replica(pipeline: str, address: str) -> Iterator[None]:
+    """Serve for the block that this process waits to take a pipeline over."""
+    replica = _Replica(pipeline)
+    show_metrics(replica, address)
+    try:
+        yield
+    finally:
+        replica.end()

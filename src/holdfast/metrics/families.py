@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
+from holdfast.masking import masked
 from holdfast.metrics.kinds import Metric, labels_of
 from holdfast.metrics.table import METRICS
 from holdfast.shards.naming import shard_of
@@ -14,7 +15,8 @@ from holdfast.status import Status
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-    from prometheus_client.registry import Collector
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.registry import Collector, CollectorRegistry
 except ImportError as missing:
     raise InvalidPipeline(
         "metrics need the package prometheus-client, which is not installed.",
@@ -52,10 +54,26 @@ def families(statuses: Iterable[Status]) -> list[Any]:
             if metric.is_of_shards != bool(status.shards):
                 continue
             common = (pipeline,) if metric.is_of_shards else (pipeline, str(shard))
-            for labels, *values in metric.samples(status):
+            for labels, values in _without_secrets(metric.samples(status)).items():
                 family.add_metric((*common, *labels), *values)
         if family.samples:
             found.append(family)
+    return found
+
+
+def exposition(statuses: Iterable[Status]) -> str:
+    """Return the metrics of some runs and shards as text, as a scrape gets them."""
+    registry, found = CollectorRegistry(auto_describe=False), list(statuses)
+    registry.register(StatusCollector(lambda: found))
+    return generate_latest(registry).decode()
+
+
+def _without_secrets(samples: Iterable[Any]) -> dict[tuple[str, ...], list[Any]]:
+    """Return samples by their labels, secrets masked; what is the same then is one, for a scrape may not have two."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for labels, *values in samples:
+        shown = tuple(masked(label) for label in labels)
+        found[shown] = [found[shown][0] + values[0]] if shown in found else values
     return found
 
 

@@ -87,6 +87,30 @@ def audit_difference(status: Status) -> Iterator[Sample]:
     yield (), status.audit_difference
 
 
+def dead_letters(status: Status) -> Iterator[Sample]:
+    """Yield the rows that were isolated and not sent again, by whose they are; of none no sample."""
+    for node, count in status.dead_letters.items():
+        yield (node,), count
+
+
+def is_spare_ready(status: Status) -> Iterator[Sample]:
+    """Yield whether a spare waits, where there should be one."""
+    if status.spare:
+        yield (), float(status.spare == "ready")
+
+
+def replica_waits(status: Status) -> Iterator[Sample]:
+    """Yield 1 of a process that waits to take over."""
+    if status.is_replica:
+        yield (), 1.0
+
+
+def telemetry_drops(status: Status) -> Iterator[Sample]:
+    """Yield how much of what is told to other systems was dropped, by what it is."""
+    for what, count in status.drops.items():
+        yield (what,), count
+
+
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
@@ -192,6 +216,13 @@ def waiting_rows(status: Status) -> Iterator[Sample]:
     """Yield rows that wait for others."""
     for operator in status.operators:
         yield (operator.name,), operator.waiting_rows
+
+
+def waiting_keys(status: Status) -> Iterator[Sample]:
+    """Yield the keys under which rows wait."""
+    for operator in status.operators:
+        if operator.waiting_keys is not None:
+            yield (operator.name,), operator.waiting_keys
 
 
 def wait_seconds(status: Status) -> Iterator[Sample]:

@@ -272,6 +272,25 @@ METRICS: tuple[Metric, ...] = (
         Panel("Rows that are not used", "Rejected per second", by=("source",)),
     ),
     Metric(
+        "holdfast_dead_letters",
+        "gauge",
+        ("node",),
+        "Rows that were isolated and neither sent again nor published, by the source, operator or sink that they are "
+        "of, as the last start has found them.",
+        samples.dead_letters,
+        Panel("Rows that are not used", "Dead letters", by=("node",)),
+        (
+            Alert(
+                "HoldfastDeadLetters",
+                "holdfast_dead_letters > 0",
+                "0m",
+                "ticket",
+                "rows of {{ $labels.node }} are left out: they made the run fail, or its sink refused them",
+                "holdfast dead-letters list says why; when that is mended: holdfast dead-letters replay",
+            ),
+        ),
+    ),
+    Metric(
         "holdfast_late_total",
         "counter",
         ("operator", "reason"),
@@ -300,6 +319,25 @@ METRICS: tuple[Metric, ...] = (
         "Rows that wait for other inputs of an operator.",
         samples.waiting_rows,
         Panel("State", "Waiting rows", by=("operator",)),
+    ),
+    Metric(
+        "holdfast_waiting_keys",
+        "gauge",
+        ("operator",),
+        "Keys under which rows wait for other inputs of an operator, as its buckets have counted them last.",
+        samples.waiting_keys,
+        Panel("State", "Waiting keys", by=("operator",)),
+        (
+            Alert(
+                "HoldfastWaitingKeys",
+                "min_over_time(holdfast_waiting_keys[30m]) > 1000 and delta(holdfast_waiting_keys[30m]) > 0",
+                "30m",
+                "ticket",
+                "more and more keys of {{ $labels.operator }} wait for an input",
+                "operators[].waits of the status names the inputs; state grows until they speak, or a limit holds "
+                "the others (max_waiting_rows)",
+            ),
+        ),
     ),
     Metric(
         "holdfast_wait_seconds",
@@ -362,6 +400,48 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "holdfast_snapshot_bytes", "gauge", (), "Size of the last snapshot, with all its files.", samples.snapshot_bytes
+    ),
+    Metric(
+        "holdfast_telemetry_dropped_total",
+        "counter",
+        ("what",),
+        "What this process could not tell, because nobody took it in time: spans, of epochs; lineage, events.",
+        samples.telemetry_drops,
+    ),
+    Metric(
+        "holdfast_spare_ready",
+        "gauge",
+        (),
+        "1 while a spare waits beside the run, 0 while none does; only of run --supervise --spare.",
+        samples.is_spare_ready,
+        alerts=(
+            Alert(
+                "HoldfastSpareAway",
+                "holdfast_spare_ready == 0",
+                "10m",
+                "ticket",
+                "no spare waits beside the run: if it dies, the next start takes as long as without one",
+                "the log of the supervisor says why spares end: memory, mostly",
+            ),
+        ),
+    ),
+    Metric(
+        "holdfast_replica_waits",
+        "gauge",
+        (),
+        "1 of a process that waits to take over: run --replica --metrics.  No other has it.",
+        samples.replica_waits,
+        alerts=(
+            Alert(
+                "HoldfastReplicaAway",
+                "max by (pipeline) (max_over_time(holdfast_replica_waits[1d])) == 1 unless on (pipeline) "
+                "holdfast_replica_waits == 1",
+                "5m",
+                "ticket",
+                "a replica waited within the last day, and none does any more: it has taken over, or is away",
+                "start one: holdfast run --replica",
+            ),
+        ),
     ),
     Metric(
         "holdfast_shard_state",

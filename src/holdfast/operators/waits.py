@@ -22,8 +22,8 @@ WAITS_MAX = 10
 
 def longest_waits(
     step: Step, state: Mapping[str, pa.Table], at: StepTime, most: int = WAITS_MAX
-) -> list[dict[str, Any]]:
-    """Return the longest waits of a bucket, the longest first.
+) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the longest waits of a bucket, the longest first, and how many keys wait.
 
     Parameters
     ----------
@@ -41,6 +41,8 @@ def longest_waits(
     list of dict
         ``key`` (column -> JSON value), ``input``, ``since_us``, ``bound`` (ticks, None: it has said nothing) and
         ``waiting_rows``: the fields of :class:`holdfast.status.Wait`.
+    int, optional
+        Keys that wait, for whichever input; None of a step in which none can.
 
     Notes
     -----
@@ -51,10 +53,10 @@ def longest_waits(
     elif isinstance(step, MergeStep):
         found = merge_waits(step, state)
     else:
-        return []
+        return [], None
     names = step.key.names
     times = {name: schema.field(step.time_of(name)).type for name, schema in step.inputs.items()}
-    return [
+    longest = [
         {
             "is_time": pa.types.is_timestamp(times[row["input"]]) and times[row["input"]].unit == "us",
             "key": {name: _plain(row[name]) for name in names},
@@ -62,6 +64,7 @@ def longest_waits(
         }
         for row in found.slice(0, most).to_pylist()
     ]
+    return longest, joins.distinct_keys(found, names).num_rows
 
 
 def merge_waits(step: MergeStep, state: Mapping[str, pa.Table]) -> pa.Table:

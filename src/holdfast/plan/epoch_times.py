@@ -19,7 +19,16 @@ from typing import Literal
 
 from holdfast.commit.busy import LEDGER, Busy
 from holdfast.plan.laps import OTHER, STATE, Spent, Waves, parts_of
-from holdfast.time_use import RECENT_EPOCHS, RECENT_S, WAIT_SOURCE, WAIT_TRIGGER, EpochTotals, NodeTime, TimeUse
+from holdfast.time_use import (
+    RECENT_EPOCHS,
+    RECENT_S,
+    WAIT_SOURCE,
+    WAIT_TRIGGER,
+    EpochTotals,
+    EpochTrace,
+    NodeTime,
+    TimeUse,
+)
 
 Role = Literal["source", "operator", "sink"]
 
@@ -97,6 +106,8 @@ class EpochTimes:
         self._batch_id = -1
         self.totals: EpochTotals | None = None
         """Of all epochs that were noted."""
+        self.follow: Callable[[EpochTrace], object] | None = None
+        """Is told each epoch that is noted; must be quick, and raise nothing."""
 
     def begin(self, batch_id: int, busy: Busy) -> None:
         """Begin an epoch; ``busy`` is that of the run."""
@@ -113,8 +124,8 @@ class EpochTimes:
         self._before = self._now_s(), self._now_us()
         self._marks = []
 
-    def note(self, waves: Waves, busy: Busy) -> None:
-        """Take in an epoch that is committed; ``busy`` is that of the run."""
+    def note(self, waves: Waves, busy: Busy, *, epoch: int = 0, rows: int = 0) -> None:
+        """Take in an epoch that is committed; ``busy`` is that of the run, ``rows`` what its sinks have received."""
         began, planned, evaluated, committed = self._marks
         ended = self._now_s()
         before_s, before_us = self._before or (began, 0)
@@ -132,7 +143,10 @@ class EpochTimes:
         )
         self._busy = busy
         self._periods.append(period)
-        self.totals = (self.totals or EpochTotals()).plus(*_seconds_of(period))
+        seconds = _seconds_of(period)
+        self.totals = (self.totals or EpochTotals()).plus(*seconds)
+        if self.follow is not None:
+            self.follow(_trace_of(period, epoch, rows, self._now_us(), seconds))
 
     def recent(self) -> tuple[Sequence[Period], float, int]:
         """Return the last periods; how many seconds nothing has been done since, and since when, in Unix time."""
@@ -154,6 +168,18 @@ class EpochTimes:
         plan_s, evaluate_s, commit_s, rest_s = (later - earlier for earlier, later in pairwise(marks))
         waves = {AT_WORK: Spent({AT_WORK: 1}, round(evaluate_s * 1e9))}  # its tasks have not reported yet
         return Period(self._batch_id, 0, now, 0.0, plan_s, evaluate_s, commit_s, rest_s, waves, busy.since(self._busy))
+
+
+def _trace_of(
+    period: Period, epoch: int, rows: int, now_us: int, seconds: tuple[Mapping[str, float], ...]
+) -> EpochTrace:
+    stages, evaluate_s, publish_s = seconds
+    decide_s = min(stages["decide"], period.commit_s)
+    told = (
+        *(("plan", period.plan_s), ("evaluate", period.evaluate_s), ("decide", decide_s)),
+        *(("publish", period.commit_s - decide_s), ("log", period.rest_s)),
+    )
+    return EpochTrace(epoch, now_us, rows, told, {"evaluate": evaluate_s, "publish": publish_s})
 
 
 def _seconds_of(period: Period) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:

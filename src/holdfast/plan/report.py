@@ -120,11 +120,11 @@ class OperatorReports:
         buckets = dict(self._buckets)
         counts = {operator: dict(of) for operator, of in self._counts.items()}
         for bucket, report in reported.items():
-            waits, before = report.waits, buckets.get(bucket)
+            waits, keys, before = report.waits, report.waiting_keys, buckets.get(bucket)
             # Not computed this time: what waited before still does, unless nothing waits any more.
-            if waits is None and before is not None and report.waiting_rows:
-                waits = before.waits
-            buckets[bucket] = replace(report, counts={}, waits=waits)
+            if waits is None and before is not None:
+                waits, keys = (before.waits, before.waiting_keys) if report.waiting_rows else (None, _none_of(before))
+            buckets[bucket] = replace(report, counts={}, waits=waits, waiting_keys=keys)
             totals = counts.setdefault(bucket.partition("/")[0], {})
             for name, count in report.counts.items():
                 totals[name] = totals.get(name, 0) + count
@@ -184,6 +184,7 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
         WAITS_MAX, (wait for report in mine for wait in report.waits or ()), key=lambda wait: wait.since_us
     )
     whole, by_reason = parted(counts)
+    keys = [report.waiting_keys for report in mine if report.waiting_keys is not None]
     return OperatorStatus(
         name,
         kind,
@@ -195,7 +196,12 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
         state_rows=sum(report.state_rows for report in mine),
         state_bytes=sum(report.state_bytes for report in mine),
         waiting_rows=sum(report.waiting_rows or 0 for report in mine),
+        waiting_keys=sum(keys) if keys else None,
     )
+
+
+def _none_of(before: BucketReport) -> int | None:
+    return None if before.waiting_keys is None else 0
 
 
 def _kept_report(store: Store) -> Mapping[str, Any]:

@@ -18,6 +18,7 @@ letters, and a start that finds it there records it: finished epochs are eventua
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -239,6 +240,10 @@ class DeadLetters:
                 if row != letter.row:
                     log.info("dead letter %s is read with the columns that its source has now", letter.name)
                 self._fitted[letter.name] = row
+
+    def counts(self) -> dict[str, int]:
+        """Return how many letters each source, operator or sink has that were neither sent again nor published."""
+        return Counter(one.source for one in self.letters if one.again is None and not one.is_published)
 
     def masks(self) -> dict[str, Mask]:
         """Return what is left out of each source, and what is sent again."""

@@ -31,7 +31,7 @@ from pyspark.errors import PythonException
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.spark import private
-from holdfast.spark.launch import forking
+from holdfast.spark.launch import forking, stacks
 from holdfast.spark.launch.jvm import WITHOUT_SIGNALS, environment_of_workers
 from holdfast.spark.launch.jvm_output import JvmOutput
 
@@ -57,6 +57,7 @@ def frames(stream: IO[bytes]) -> Iterator[bytes]:
 
 def main() -> None:
     """Answer calls until stdin ends."""
+    stacks.register()
     for each in (signal.SIGINT, signal.SIGTERM):  # a run that is told to stop finishes the epoch at work
         signal.signal(each, signal.SIG_IGN)
     given, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")

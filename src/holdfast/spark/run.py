@@ -237,6 +237,18 @@ class Run:
         """Return the current status."""
         return self._sight.status(self._state, self._error, self._query)
 
+    def show_letters(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Show in the status how many dead letters there are."""
+        self._sight.letters = counts
+
+    def trace(self, loop: EpochLoop) -> None:
+        """Tell OpenTelemetry the epochs of a loop, until the run ends."""
+        from holdfast.metrics.tracing import tracing_of  # its library may be missing
+
+        outbox = tracing_of(self.pipeline.name, self._coordinator.generation)
+        loop.times.follow = outbox.put
+        self.steering.call_at_end(lambda error: outbox.end())
+
     def pictures(self) -> list[Status]:
         """Return the current status alone; a run in shards has one more for each of them."""
         return [self.status()]

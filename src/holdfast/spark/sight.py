@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,11 +29,13 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, in_order
+from holdfast.metrics.outbox import drops
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import FollowedSpec, Follower, Held, Sink
 from holdfast.positions import SourcePositions, held_by_every, lag_between
+from holdfast.replica.spare_note import spare_beside
 from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.spark_times import SparkTimes
@@ -73,6 +75,8 @@ class Sight:
         Of the trigger, microseconds; None: the run ends when it has everything.
     controls : Controls
         What the run was told.
+    letters : callable
+        Returns how many dead letters there are, by whose they are.
     """
 
     pipeline: Graph
@@ -86,6 +90,7 @@ class Sight:
     in_spark: Collection[str] = ()
     interval_us: int | None = 0
     controls: Controls = field(default_factory=Controls)
+    letters: Callable[[], Mapping[str, int]] = dict
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
     _behind: dict[tuple[str, str], BehindSince] = field(default_factory=dict)
@@ -127,6 +132,9 @@ class Sight:
             compared=self.compared,
             time=self._time_use(progress, waits_for=counted.waits_for, is_final=state in ("stopped", "failed")),
             totals=self.loop.times.totals,
+            dead_letters=self.letters(),
+            spare=spare_beside(),
+            drops=drops(),
         )
         return with_health(shown)
 

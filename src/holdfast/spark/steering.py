@@ -42,6 +42,7 @@ class RunSteering:
         newest: Callable[[Positions], Positions],
     ) -> None:
         self.check_fenced = coordinator.check_fenced
+        self.story = coordinator.story
         self._newest = newest
         self.held: Positions = {}
         """The positions before which every sink has everything."""

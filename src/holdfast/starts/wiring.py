@@ -120,6 +120,7 @@ class Wiring:
         checks = self._checks()
         reports = self._reports(checks)
         run = self._run(reports, checkpointer, user_data)
+        run.show_letters(letters.counts)
         loop = EpochLoop(
             pipeline=self.own.asked.pipeline.name,
             header=self.header,
@@ -153,6 +154,8 @@ class Wiring:
             note_parts=self.own.participation.note,
             note_end=_noting(user_data, checkpointer, history),
         )
+        if self.own.asked.settings.tracing and not (self.own.asked.follows or self.own.asked.only_replays):
+            run.trace(loop)
         given = recovered(self.own.context.store, self._lineage, self._user_data_of_seed())
         self.lifecycle.begin(given.value, has_value=given.found)
         if self.own.asked.only_replays:

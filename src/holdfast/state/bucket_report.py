@@ -73,6 +73,8 @@ class BucketReport:
         Rows that wait in it; None where the operator says nothing of the kind.
     waits : tuple of Wait, optional
         The longest waits; None where they were not computed.
+    waiting_keys : int, optional
+        How many keys wait, computed with them; None also where none can.
     due_us : int, optional
         The batch time from which an epoch can release something although nothing arrives.
     pressure : Pressure, optional
@@ -103,6 +105,7 @@ class BucketReport:
     kept: KeptVersion | None = None
     pts: int | None = None
     held: tuple[int, int] | None = None
+    waiting_keys: int | None = None
 
     @classmethod
     def of(cls, result: Result, **others: Any) -> BucketReport:
@@ -118,6 +121,8 @@ class BucketReport:
             value[_WAITING] = self.waiting_rows
         if self.waits is not None:
             value["waits"] = [wait.as_json() for wait in self.waits]
+        if self.waiting_keys is not None:
+            value[_KEYS] = self.waiting_keys
         if self.due_us is not None:
             value["due_us"] = self.due_us
         if self.pressure is not None:
@@ -154,7 +159,9 @@ class BucketReport:
             None if kept is None else KeptVersion(*kept),
             value.get("pts"),
             None if held is None else (held[0], held[1]),
+            value.get(_KEYS),
         )
 
 
-_SIZES = ("state_rows", "state_bytes", _WAITING)
+_KEYS = "waiting_keys"
+_SIZES = ("state_rows", "state_bytes", _WAITING, _KEYS)

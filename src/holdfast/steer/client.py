@@ -157,6 +157,16 @@ class Attached:
         """Let the run's process log from a level on (``DEBUG``, ``INFO``, ...) until it ends; returns ``before``."""
         return self._call("log", level=level)
 
+    def support(self) -> Said:
+        """Return what a support bundle has of the run: ``stacks``, ``status``, ``metrics``, ``stories``.
+
+        As they are: with keys and reasons, which ``holdfast support-bundle`` leaves out.  What the run does not answer
+        in ten seconds is a text that says so.
+        """
+        found: dict[str, Any] = {}
+        self._call("support", found.update)
+        return found
+
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _call_with_token(self, command: str, token: Said | None, tell: Progress) -> Said:

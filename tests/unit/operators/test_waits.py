@@ -30,7 +30,11 @@ def aligned(**more: Any) -> hf.Stream:
 
 
 def waits_of(stream: hf.Stream, most: int = 10, /, **sources: Any) -> list[dict[str, Any]]:
-    """Return the longest waits after all epochs, which come at batch times 0, 10, 20, ..."""
+    return seen_of(stream, most, **sources)[0]
+
+
+def seen_of(stream: hf.Stream, most: int = 10, /, **sources: Any) -> tuple[list[dict[str, Any]], int | None]:
+    """Return the longest waits, and how many keys wait, after all epochs, which come at batch times 0, 10, 20, ..."""
     names = [node.name for node in stream.node.inputs]
     count = max(map(len, sources.values()))
     drive = Drive(stream, {n: sources.get(n, []) for n in names}, batch_times=[10 * n for n in range(count)])
@@ -94,15 +98,16 @@ def test_without_a_key_everything_waits() -> None:
 @pytest.mark.parametrize("stream", [merged(), aligned(by="k")], ids=["merge", "sync"])
 def test_a_report_is_bounded_and_keeps_the_longest_waits(stream: hf.Stream) -> None:
     first = stream.node.inputs[0].name
-    found = waits_of(stream, 3, **{first: [[row(1, f"k{n}")] for n in range(5)]})
+    found, keys = seen_of(stream, 3, **{first: [[row(1, f"k{n}")] for n in range(5)]})
     assert sorted({w["since_us"] for w in found})[0] == 0
     assert [w["since_us"] for w in found] == sorted(w["since_us"] for w in found)
     assert len(found) == 3
+    assert keys == 5  # a key that waits for two inputs is one
 
 
 def test_an_operator_that_waits_for_nobody_has_no_waits() -> None:
     once = source("a", MAIN, "t") | hf.distinct(by="k", horizon=5, name="seen")
-    assert waits_of(once, a=[[row(5)]]) == []
+    assert seen_of(once, a=[[row(5)]]) == ([], None)
 
 
 POLICIES = [

@@ -94,11 +94,18 @@ def test_the_ten_longest_waits_of_all_buckets_are_shown(reports: OperatorReports
 
 
 def test_waits_stay_while_nobody_looks_and_go_when_nothing_waits_any_more(reports: OperatorReports) -> None:
-    reports.note(1, {"aligned/0": BucketReport(waiting_rows=2, waits=(wait(5),))})
+    two = (BucketReport(waiting_rows=2, waits=(wait(5),), waiting_keys=keys) for keys in (12, 30))
+    reports.note(1, dict(zip(("aligned/0", "aligned/1"), two, strict=True)))
+    assert reports.statuses()[0].waiting_keys == 42
     reports.note(2, {"aligned/0": BucketReport(waiting_rows=1)})
-    assert len(reports.statuses()[0].waits) == 1
+    assert len(reports.statuses()[0].waits) == 2
+    assert reports.statuses()[0].waiting_keys == 42
     reports.note(3, {"aligned/0": BucketReport(waiting_rows=0)})
-    assert reports.statuses()[0].waits == ()
+    assert len(reports.statuses()[0].waits) == 1
+    assert reports.statuses()[0].waiting_keys == 30
+    reports.note(4, {"aligned/1": BucketReport(waiting_rows=0)})
+    assert (reports.statuses()[0].waits, reports.statuses()[0].waiting_keys) == ((), 0)
+    assert reports.statuses()[1].waiting_keys is None
 
 
 def test_the_report_is_kept_after_the_first_epoch_then_seldom_and_when_asked(

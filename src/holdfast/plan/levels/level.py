@@ -296,7 +296,8 @@ class Level:
             result,
             state_rows=state_rows,
             state_bytes=record.size_bytes,
-            waits=None if waits is None else tuple(Wait(**wait) for wait in waits),
+            waits=None if waits is None else tuple(Wait(**wait) for wait in waits[0]),
+            waiting_keys=None if waits is None else waits[1],
             pressure=pressure,
         )
 

@@ -34,6 +34,7 @@ from typing import Any
 
 import pyspark
 
+from holdfast.spark.launch import stacks
 from holdfast.spark.launch.forked_python import LENGTH_BYTES, MODULES, SIGNALS
 
 IMPORTED = (
@@ -212,6 +213,7 @@ def _become(asked: Mapping[str, Any], streams: Sequence[int]) -> None:
             os.close(stream)
         os.environ.clear()
         os.environ.update(asked["environment"])
+        stacks.register()
         os.chdir(asked["directory"])
         sys.path[0] = asked["directory"]
         for each in SIGNALS:

@@ -30,7 +30,7 @@ from pyspark import SparkConf
 
 import holdfast
 from holdfast.spark import private
-from holdfast.spark.launch import class_archive, forking, jvm_options, stop_directory
+from holdfast.spark.launch import class_archive, forking, jvm_options, stacks, stop_directory
 from holdfast.spark.launch.java import require_java
 from holdfast.spark.launch.jvm_options import OPTIONS_OF_JAVA, JvmOptions, RowsInJvm, options_of_java
 from holdfast.spark.launch.jvm_output import JvmOutput
@@ -339,6 +339,8 @@ def environment_of_workers(*, is_local: bool) -> Iterator[None]:
         paths.insert(0, root)
     python_path = os.pathsep.join([str(Path(__file__).parent / "startup"), *paths])
     changed = {"PYTHONPATH": python_path, **encodings.variables_of_jvm()}
+    if is_local:
+        changed[stacks.VARIABLE] = str(stacks.directory())
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:

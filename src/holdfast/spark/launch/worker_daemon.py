@@ -16,11 +16,14 @@ from functools import cache
 
 from pyspark import daemon
 
+from holdfast.spark.launch import stacks
+
 _worker = daemon.worker
 
 
 def worker(connection: socket.socket, authenticated: bool) -> int:
     """Serve tasks over one connection; end this process silently when the JVM no longer reads the answer."""
+    stacks.register()
     try:
         code: int = _worker(connection, authenticated)
     except (BrokenPipeError, ConnectionResetError):
