@@ -19,7 +19,17 @@ from typing import Literal
 
 from holdfast.commit.busy import LEDGER, Busy
 from holdfast.plan.laps import OTHER, STATE, Spent, Waves, parts_of
-from holdfast.time_use import RECENT_EPOCHS, RECENT_S, WAIT_SOURCE, WAIT_TRIGGER, EpochTotals, NodeTime, TimeUse
+from holdfast.time_use import (
+    EPOCHS_LISTED,
+    RECENT_EPOCHS,
+    RECENT_S,
+    WAIT_SOURCE,
+    WAIT_TRIGGER,
+    EpochLine,
+    EpochTotals,
+    NodeTime,
+    TimeUse,
+)
 
 Role = Literal["source", "operator", "sink"]
 
@@ -97,6 +107,8 @@ class EpochTimes:
         self._batch_id = -1
         self.totals: EpochTotals | None = None
         """Of all epochs that were noted."""
+        self.lines: deque[EpochLine] = deque(maxlen=EPOCHS_LISTED)
+        """The last epochs, the newest last."""
 
     def begin(self, batch_id: int, busy: Busy) -> None:
         """Begin an epoch; ``busy`` is that of the run."""
@@ -113,8 +125,8 @@ class EpochTimes:
         self._before = self._now_s(), self._now_us()
         self._marks = []
 
-    def note(self, waves: Waves, busy: Busy) -> None:
-        """Take in an epoch that is committed; ``busy`` is that of the run."""
+    def note(self, waves: Waves, busy: Busy, *, epoch: int = 0, rows: int = 0) -> None:
+        """Take in an epoch that is committed, with its number and its rows; ``busy`` is that of the run."""
         began, planned, evaluated, committed = self._marks
         ended = self._now_s()
         before_s, before_us = self._before or (began, 0)
@@ -132,7 +144,10 @@ class EpochTimes:
         )
         self._busy = busy
         self._periods.append(period)
-        self.totals = (self.totals or EpochTotals()).plus(*_seconds_of(period))
+        stages, evaluate, publish = _seconds_of(period)
+        self.totals = (self.totals or EpochTotals()).plus(stages, evaluate, publish)
+        stages.pop("epoch")
+        self.lines.append(EpochLine(epoch, rows, self._now_us(), period.gap_s, stages, publish))
 
     def recent(self) -> tuple[Sequence[Period], float, int]:
         """Return the last periods; how many seconds nothing has been done since, and since when, in Unix time."""

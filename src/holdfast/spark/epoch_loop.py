@@ -284,7 +284,7 @@ class EpochLoop:
         if self._auditor is not None:
             self._auditor.note(epoch, report, rows)
         self._has_ended(start, ended)
-        self.times.note(report.waves, self._coordinator.busy)
+        self.times.note(report.waves, self._coordinator.busy, epoch=epoch, rows=sum(rows.values()))
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)
         self.last_epoch = EpochStatus(
             epoch=epoch,
