@@ -39,6 +39,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
+    "HOLDFAST_PAGE_TOKEN": "16 characters or more: who logs in with it on the page of `run --page` or `holdfast "
+    "dashboard` may tell the run what to do; unset: the page only shows",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
     "HOLDFAST_MODELS": "directory of the sockets, locks and logs of shared models instead of "
     "`/tmp/holdfast-<user id>`: private, with a short path, and the same for all who are to share them",
@@ -60,7 +62,7 @@ OTHER_VARIABLES: dict[str, str] = {
 }
 """Variables that are not settings: read where they are used, most by tests, demo and benchmark."""
 
-SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
+SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY", "HOLDFAST_PAGE_TOKEN")
 """Variables whose value is never shown."""
 
 OPTIONS: dict[str, str] = {

@@ -1,0 +1,88 @@
+"""State: what operators keep, who waits on which input since when, and where rows went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.display.tables import size_text
+from holdfast.page.html import Child, Html, el, table
+from holdfast.page.model import Moment, Section
+from holdfast.page.words import UNKNOWN, count, items, when
+from holdfast.status import OperatorStatus, Wait
+
+_NUMBERS = ("rows", "size", "waiting rows", "late", "shed")
+
+
+def state(moment: Moment) -> Iterator[Section]:
+    """Yield the parts of the view."""
+    status = moment.status
+    report = None if status is not None else moment.inspection.state
+    operators = status.operators if status is not None else () if report is None else report.operators
+    noted = (
+        None
+        if report is None
+        else el("p", f"As of epoch {report.epoch}, noted ", when(report.at_us, moment.now_us), class_="small")
+    )
+    yield Section("operators", "Operators with state", _operators(operators, noted))
+    waits = [(operator, wait) for operator in operators for wait in operator.waits]
+    yield Section("waits", "Who waits, the longest first", _waits(waits, moment.now_us))
+    yield Section("reasons", "Rows that were late, shed or dropped", _reasons(operators))
+    if status is not None and status.filters:
+        rows = [(each.name, count(each.rows), count(each.filtered)) for each in status.filters]
+        yield Section("filters", "Filters", table(("filter", "rows", "filtered"), rows, numbers=("rows", "filtered")))
+    schemas = [
+        (of.operator, f"{of.key or UNKNOWN}", f"{each.name}: {each.columns}")
+        for of in moment.inspection.schemas
+        for each in of.tables
+    ]
+    yield Section("tables", "Tables", table(("operator", "key", "table"), schemas, empty="No operator keeps any."))
+
+
+def _operators(operators: Sequence[OperatorStatus], noted: Html | None) -> Html:
+    rows: list[Sequence[Child]] = [
+        (
+            each.name,
+            each.kind,
+            count(each.state_rows),
+            size_text(each.state_bytes),
+            count(each.waiting_rows),
+            count(each.late),
+            count(each.shed),
+            ", ".join(f"{what} {count(number)}" for what, number in each.counts.items()),
+        )
+        for each in operators
+    ]
+    made = table(("operator", "kind", *_NUMBERS, "counted"), rows, numbers=_NUMBERS, empty="No operator keeps state.")
+    return el("div", noted, made)
+
+
+def _waits(waits: Sequence[tuple[OperatorStatus, Wait]], now_us: int) -> Html:
+    rows: list[Sequence[Child]] = [
+        (
+            operator.name,
+            " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything",
+            wait.input,
+            when(wait.since_us, now_us),
+            _bound_cell(wait),
+            count(wait.waiting_rows),
+        )
+        for operator, wait in sorted(waits, key=lambda one: one[1].since_us)
+    ]
+    columns = ("operator", "key", "waits on", "since", "which has come to", "rows")
+    return table(columns, rows, numbers=("rows",), empty="Nobody waits.")
+
+
+def _bound_cell(wait: Wait) -> Child:
+    if wait.bound is None:
+        return "nothing yet"
+    return when(wait.bound) if wait.is_time else count(wait.bound)
+
+
+def _reasons(operators: Sequence[OperatorStatus]) -> Html:
+    said = [
+        f"{each.name}: {count(number)} {what}, {reason}"
+        for each in operators
+        for what, reasons in each.reasons.items()
+        for reason, number in reasons.items()
+    ]
+    return items(said, "None.")
