@@ -52,6 +52,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
     "HOLDFAST_KAFKA": "directory of a Kafka broker's jars for tests and demo, instead of the user's cache directory",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
+    "HOLDFAST_SCREENSHOTS": "set: the tests of the page make the pictures of the docs anew",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
     "HOLDFAST_PAIRS": "in how many nights of tests each pair of crashes is tried; `1`: all of them in one",

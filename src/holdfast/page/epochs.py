@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from holdfast.commit.ledger import Standing
 from holdfast.commit.transaction import Event, State
@@ -15,6 +15,9 @@ from holdfast.page.words import count, items, mark, span, when
 from holdfast.time_use import EpochLine
 
 _STAGES = ("plan", "evaluate", "decide", "publish")
+SINKS_SHOWN = 10
+"""Sinks of a decision in a line; the epoch's own view has all."""
+
 _NUMBERS = ("epoch", "rows", "took", "waited before", *_STAGES)
 
 
@@ -86,12 +89,17 @@ def _ledger(moment: Moment) -> Html:
                 "good" if each.standing is Standing.DONE else "minor" if each.standing is Standing.OPEN else "bad",
                 each.standing.value,
             ),
-            ", ".join(f"{sink} {count(rows)}" for sink, rows in each.rows.items()),
+            _rows(each.rows),
         )
         for each in [*reversed(inspection.decisions)][:100]
     ]
     empty = "It is empty: with one sink, the sink's own row is the decision."
     return table(("epoch", "generation", "standing", "rows"), rows, numbers=("epoch", "generation"), empty=empty)
+
+
+def _rows(of: Mapping[str, int]) -> str:
+    more = f", and {count(len(of) - SINKS_SHOWN)} more sinks" if len(of) > SINKS_SHOWN else ""
+    return ", ".join(f"{sink} {count(rows)}" for sink, rows in [*of.items()][:SINKS_SHOWN]) + more
 
 
 def _one(moment: Moment, epoch: int) -> Iterator[Section]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.display.tables import size_text
-from holdfast.page.html import Child, Html, el, table
+from holdfast.page.html import Child, Html, el, join, pages, part, table
 from holdfast.page.model import Moment, Section
 from holdfast.page.words import UNKNOWN, count, items, when
 from holdfast.status import OperatorStatus, Wait
@@ -25,7 +25,7 @@ def state(moment: Moment) -> Iterator[Section]:
     )
     yield Section("operators", "Operators with state", _operators(operators, noted))
     waits = [(operator, wait) for operator in operators for wait in operator.waits]
-    yield Section("waits", "Who waits, the longest first", _waits(waits, moment.now_us))
+    yield Section("waits", "Who waits, the longest first", _waits(waits, moment))
     yield Section("reasons", "Rows that were late, shed or dropped", _reasons(operators))
     if status is not None and status.filters:
         rows = [(each.name, count(each.rows), count(each.filtered)) for each in status.filters]
@@ -56,20 +56,23 @@ def _operators(operators: Sequence[OperatorStatus], noted: Html | None) -> Html:
     return el("div", noted, made)
 
 
-def _waits(waits: Sequence[tuple[OperatorStatus, Wait]], now_us: int) -> Html:
+def _waits(waits: Sequence[tuple[OperatorStatus, Wait]], moment: Moment) -> Html:
+    asked = moment.asked
+    shown, page, last = part(len(waits), asked.page)
     rows: list[Sequence[Child]] = [
         (
             operator.name,
             " ".join(f"{column}={value}" for column, value in wait.key.items()) or "everything",
             wait.input,
-            when(wait.since_us, now_us),
+            when(wait.since_us, moment.now_us),
             _bound_cell(wait),
             count(wait.waiting_rows),
         )
-        for operator, wait in sorted(waits, key=lambda one: one[1].since_us)
+        for operator, wait in sorted(waits, key=lambda one: one[1].since_us)[shown]
     ]
     columns = ("operator", "key", "waits on", "since", "which has come to", "rows")
-    return table(columns, rows, numbers=("rows",), empty="Nobody waits.")
+    made = table(columns, rows, numbers=("rows",), empty="Nobody waits.")
+    return join([made, pages(page, last, ("state",), asked.base, shard=asked.shard)])
 
 
 def _bound_cell(wait: Wait) -> Child:
