@@ -371,20 +371,30 @@ def side_load(shards: int, dsn: str, scratch: str, rows: int, files: int) -> dic
     trigger, checkpoint = hf.every("100 ms"), f"{scratch}/checkpoint"
     run = pipeline.start(checkpoint=checkpoint, trigger=trigger, shards=shards, master="local[2]")
     spent: dict[str, list[float]] = {}
+
+    def epochs() -> int:
+        status = run.status()
+        return sum(each.epoch for each in status.shards) or status.epoch
+
     with psycopg.connect(dsn, autocommit=True) as connection:
         for part, some in (("warm", names[: files // 4]), ("measured", names[files // 4 :])):
             before = rows_in(connection)
-            begin, cpu = time.perf_counter(), cpu_s(os.getpid())
+            begin, cpu, done = time.perf_counter(), cpu_s(os.getpid()), epochs()
             for name in some:
                 (aside / name).rename(directory / name)
             while rows_in(connection) < before + rows // files * len(some):
                 time.sleep(0.1)
-            spent[part] = [time.perf_counter() - begin, cpu_s(os.getpid()) - cpu]
+            spent[part] = [time.perf_counter() - begin, cpu_s(os.getpid()) - cpu, epochs() - done]
     run.stop()
     run.wait()
     count = rows // files * (files - files // 4)
-    seconds, cpu = spent["measured"]
-    return {"cpu_us": cpu / count * 1e6, "us": seconds / count * 1e6, "load": round(os.getloadavg()[0], 1)}
+    seconds, cpu, made = spent["measured"]
+    return {
+        "cpu_us": cpu / count * 1e6,
+        "us": seconds / count * 1e6,
+        "epochs": made,
+        "load": round(os.getloadavg()[0], 1),
+    }
 
 
 def write_load(directory: Path, rows: int, files: int) -> list[str]:
@@ -516,7 +526,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=15, help="of a window")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--every", default="100 ms", help="trigger")
-    parser.add_argument("--rows", type=int, default=8_000_000, help="of the load for `overhead`")
+    parser.add_argument("--rows", type=int, default=24_000_000, help="of the load for `overhead`")
     parser.add_argument("--files", type=int, default=40)
     parser.add_argument("--many", type=int, default=64, help="how many small shards")
     parser.add_argument("--only", choices=("isolation", "overhead", "many"))

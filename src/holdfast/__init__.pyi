@@ -53,6 +53,7 @@ from holdfast.operators.aggregate.window import timer as timer
 from holdfast.operators.aggregate.window import total as total
 from holdfast.operators.aggregate.window import tumbling as tumbling
 from holdfast.operators.clip import clip as clip
+from holdfast.operators.expect import expect as expect
 from holdfast.operators.filter import filter as filter
 from holdfast.operators.join.spec import join as join
 from holdfast.operators.lookup.as_of import table as table

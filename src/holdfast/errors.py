@@ -129,6 +129,9 @@ class BadRow(HoldfastError):
     is_isolated_later: bool = False
     """Whether it comes from a run that isolates rows: some starts later the row is left out."""
 
+    is_expected: bool = False
+    """Whether an expectation of the user's stops the epoch: no row of it is left out by itself."""
+
 
 class Unavailable(HoldfastError):
     """A system did not answer and nothing was changed there: it is safe to try again."""
@@ -252,6 +255,7 @@ _FIELDS: dict[str, type] = {
     "generation": int,
     "errno": int,
     "is_decided": bool,
+    "is_expected": bool,
     "is_isolated_later": bool,
     "is_mended_by_start": bool,
     "is_of_timer": bool,

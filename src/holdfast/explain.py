@@ -16,6 +16,7 @@ from holdfast.plan.cutting import in_arrow_behind_state
 from holdfast.plan.feeds import BoundsEnding
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.ports import Guarantee
+from holdfast.types.units import duration_text
 
 _TEXT_LENGTH_MAX = 100
 
@@ -235,6 +236,8 @@ def _sink_lines(sink: SinkNode) -> Iterator[str]:
     if text := arguments_text(sink.arguments()):
         yield f"      {text}"
     yield f"      takes {_list(before.name for before in sink.inputs)}"
+    if sink.freshness_us is not None:
+        yield f"      is unhealthy while it lacks a row that is older than {duration_text(sink.freshness_us)}"
     if sink.pace is not None:
         yield f"      commits every {sink.pace}: epochs that only it lacks are decided, and wait in the checkpoint"
         if sink.pace.key:
@@ -263,6 +266,13 @@ def _warnings(pipeline: Graph) -> Iterator[str]:
             )
         if source.guarantee is Guarantee.AT_LEAST_ONCE:
             yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can occur twice."
+    for each in pipeline.nodes:
+        is_rejecting = each.kind == "expect" and each.arguments()["on_fail"] == "reject"
+        if is_rejecting and each.side_outputs.get("rejects") not in pipeline.nodes:
+            yield (
+                f"{each.kind} {each.name!r} ({each.origin}) counts the rows that fail and writes them nowhere. "
+                f"Give {each.name}.rejects a sink to keep them."
+            )
     for sink in pipeline.sinks:
         if sink.guarantee is Guarantee.AT_LEAST_ONCE:
             column = _id_column(sink)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any, Literal, cast
 
+from holdfast.health import HEALTHY, ExpectationStatus, Health
 from holdfast.positions import SourcePositions
 from holdfast.time_use import EpochStatus, EpochTotals, TimeUse
 
@@ -207,6 +208,10 @@ class SinkStatus(_Picture):
         How seldom it commits (``30 s``, ``10 epochs``); empty: as often as the pipeline.
     waiting_epochs, waiting_rows, waiting_since_us : int
         What is decided and waits for a sink with a pace; since when, microseconds of Unix time, 0 when nothing does.
+    stale_s : float, optional
+        Age of the oldest row that was there and that it lacks, as far as this run has seen; None when unknown.
+    freshness_s : float, optional
+        How old that may be: ``freshness=`` of the sink; None where nothing is declared.
     """
 
     name: str
@@ -220,6 +225,8 @@ class SinkStatus(_Picture):
     waiting_epochs: int = 0
     waiting_rows: int = 0
     waiting_since_us: int = 0
+    stale_s: float | None = None
+    freshness_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +251,8 @@ class CheckpointStatus(_Picture):
         What all its files hold.
     last_error : str
         Why the last that failed could not be made.
+    is_failing : bool
+        Whether it was the last that was tried.
     """
 
     count: int = 0
@@ -255,6 +264,7 @@ class CheckpointStatus(_Picture):
     size_bytes: int = 0
     rows: int = 0
     last_error: str = ""
+    is_failing: bool = False
 
 
 @dataclass(frozen=True)
@@ -408,6 +418,10 @@ class Status(_Work):
     shards : tuple of ShardStatus
         In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
+    expectations : tuple of ExpectationStatus
+        In the order of the graph.
+    health : Health
+        What is wrong, if anything is.
     totals : EpochTotals, optional
         What all epochs of this run took together, for its metrics; in no JSON.  None before one has ended.
     """
@@ -429,6 +443,8 @@ class Status(_Work):
     shards: tuple[ShardStatus, ...] = ()
     in_doubt: int = 0
     audit_difference: int = 0
+    expectations: tuple[ExpectationStatus, ...] = ()
+    health: Health = HEALTHY
     totals: EpochTotals | None = field(default=None, metadata={"is_shown": False})
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -254,6 +254,33 @@ class PublishedEpoch:
     at_us: int
 
 
+class ExpectationCount(NamedTuple):
+    """What was counted of an expectation: the rows that came, and those of them that did not meet it.
+
+    Parameters
+    ----------
+    rows, failed : int
+        In one epoch.
+    rows_total, failed_total : int
+        In all epochs of the checkpoint up to it, each once, however often it was evaluated.
+    """
+
+    rows: int
+    failed: int
+    rows_total: int
+    failed_total: int
+
+    def then(self, rows: int, failed: int) -> ExpectationCount:
+        """Return what is counted after one more epoch.
+
+        Examples
+        --------
+        >>> ExpectationCount(5, 1, 5, 1).then(3, 0)
+        ExpectationCount(rows=3, failed=0, rows_total=8, failed_total=1)
+        """
+        return ExpectationCount(rows, failed, self.rows_total + rows, self.failed_total + failed)
+
+
 @dataclass(frozen=True)
 class EpochRecord:
     """What is known of an epoch apart from its rows.
@@ -274,6 +301,8 @@ class EpochRecord:
         How this epoch and those before it ended that no progress record tells yet, as
         :mod:`holdfast.checkpoint.progress` writes and reads it: a replay needs it, and sinks keep it with the epoch.
         Empty where no replay depends on it.
+    expected : mapping of str to ExpectationCount
+        Expectation -> what was counted of it, in this epoch and in all up to it.  The ledger keeps it, no sink does.
     """
 
     pipeline: str
@@ -284,6 +313,7 @@ class EpochRecord:
     rewound_to: int | None = None
     explanations: tuple[Explanation, ...] = ()
     recent_ends: str = ""
+    expected: Mapping[str, ExpectationCount] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,7 @@ def pipeline_of(life: Life) -> hf.Pipeline:
             spec = hf.write.files(str(work / "files"), name=kind)
         else:
             spec = hf.write.kafka(life.bootstrap, "rows", name=kind)
-        # A directory has the same columns for ever; a store refuses one more where other shards have files without it.
-        is_narrow = kind in ("files", "store") and life.version == 2
+        is_narrow = kind == "files" and life.version == 2  # a directory has the same columns for ever
         made = (numbers | hf.select("id", name=f"{kind}_ids") if is_narrow else numbers) | spec
         if kind == "table" and "topic" in life.sinks:
             made = replace(made, spec=Refusing(made.spec, str(work / "down"), shard_name("numbers", life.failing)))
@@ -148,6 +147,10 @@ def fail(life: Life) -> faults.Hook:
     return hook
 
 
+FAILED = "failed while it starts"
+"""What a driver says of a failure that is given to it before it has begun all shards; then it ends."""
+
+
 def main(life: Life) -> None:
     """Run until the table has so many rows."""
     faults.install(fail(life), shard=life.failing)
@@ -170,6 +173,9 @@ def main(life: Life) -> None:
     except HoldfastError as error:
         say(f"refused: {type(error).__name__}: {error.what} {error.why}")
         return
+    except RuntimeError as error:  # of our own: the shard fails while its segments are given to others
+        say(f"{FAILED} at {error}")
+        os._exit(1)
     say("begun")
     waiting = threading.Event()
     while not life.count or len(sqlite_rows(Path(life.work) / "table.db")) < life.count:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.checkpoint.start_history import StartLine
+from holdfast.health import ExpectationStatus
 from holdfast.page import layout
 from holdfast.page.condition import sentence
 from holdfast.page.model import Asked, Moment
@@ -67,6 +68,18 @@ def test_what_is_well_is_said_to_be_well() -> None:
         "good",
         "All is well: waiting for files; 0 rows/s.",
     )
+
+
+def test_a_sink_that_is_stale_and_an_expectation_that_is_broken_are_said_as_probes_hear_them() -> None:
+    status = behind_a_sink()
+    sink = replace(status.sinks[0], stale_s=400.0, freshness_s=300.0)
+    broken = ExpectationStatus("valid", "speed > 0", "warn", 0.01, 900, 40, 900, 40, 50, 3, is_broken=True)
+    reader = GivenReader(replace(status, sinks=(sink,), expectations=(broken,)))
+    shown = parts(reader)["part-condition"]
+    assert "lacks a row that is 400 s old, and 5 min are allowed." in shown
+    assert "3 of the last 50 rows do not meet it" in shown
+    assert "6 min 40 s of 5 min 0 s" in parts(reader, "sinks")["part-publish"]
+    assert "3 of 50" in parts(reader, "state")["part-expectations"]
 
 
 def test_what_is_bad_comes_before_what_is_not() -> None:

@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +128,7 @@ class _HeldBackSink:
 
 def held_back(node: SinkNode, gate: threading.Event) -> SinkNode:
     """Return the sink node with a sink that waits for the gate before each publish."""
-    return SinkNode(HeldBack(node.spec, gate), node.stream, node.name, node.is_named, node.origin)
+    return replace(node, spec=HeldBack(node.spec, gate))
 
 
 @dataclass(frozen=True)
@@ -160,4 +160,4 @@ class _AwaySink:
 
 def away(node: SinkNode) -> SinkNode:
     """Return the sink node with a sink that cannot publish."""
-    return SinkNode(Away(node.spec), node.stream, node.name, node.is_named, node.origin)
+    return replace(node, spec=Away(node.spec))

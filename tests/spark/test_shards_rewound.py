@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.config import Settings
 from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.moving import StandingShard
+from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import REWINDS, ShardsRewinding
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle
@@ -223,3 +226,24 @@ def test_a_damaged_record_is_an_error(place: Place) -> None:
     open_store("checkpoint").put(f"{REWINDS}00000001.json", b"{}")
     with pytest.raises(Corrupt, match="00000001"):
         place.rewinding().carry_through()
+
+
+@pytest.mark.parametrize("after", [3, 1])
+def test_no_shard_goes_back_while_segments_move(place: Place, after: int) -> None:
+    """It would stand where no layout says: neither the change nor the rewind could be carried through."""
+    place.run(12)
+    at = now()
+    place.run(4)
+    pipeline: Any = place.graphs().pipeline
+    directory = Path("checkpoint").absolute()
+    rearranging = Rearranging(pipeline, directory, Settings())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandingShard, "move", lambda *told, gives: sys.exit())
+        with pytest.raises(SystemExit):
+            rearranging.change(after)
+    for asked in (["--force"], ["--force", "--shard", "0"], ["--dry-run"]):
+        done = CliRunner().invoke(app, ["rewind", "flow.py", "--to", at, "--checkpoint", "checkpoint", *asked])
+        assert "were moving between its shards" in done.output
+    rearranging.arrange(0)
+    pipeline.run(checkpoint=directory, trigger=hf.available_now())
+    assert place.rows() == place.ids

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,12 +14,15 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.snapshot import from_parquet
 from holdfast.connectors.files.source.division import FileDivision
+from holdfast.controller.directory import SparkDirectory
 from holdfast.controller.graph import PARTS
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
 from holdfast.plan.levels.edited import division_of
+from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout, newest_layout, record_layout
+from holdfast.shards.moves import Move
 from holdfast.state import tables
 from holdfast.store.local import LocalStore
 from tests.crash.moving_process import keyed_pipeline
@@ -128,6 +133,34 @@ def test_a_start_in_another_number_of_shards_moves_state(place: Keyed, tmp_path:
         place.pipeline().start(checkpoint=place.checkpoint, shards=count, trigger=available_now()).wait()
     place.arrive_rows()
     place.pipeline().start(checkpoint=place.checkpoint, trigger=available_now()).wait()
+    place.check(tmp_path / "alone")
+
+
+def test_a_change_that_is_slower_than_another_one_takes_none_of_its_state_away(place: Keyed, tmp_path: Path) -> None:
+    """It has been fenced while it moved state; the other one has decided, and died before its directories begin."""
+    place.begin(2)
+    place.arrive_rows()
+    with place.rearranging.moving() as slow:
+        move_state = slow.seeds
+        assert move_state is not None
+
+        def move_late(before: ShardLayout, after: Assignment, moves: Mapping[int, Move]) -> Mapping[int, str]:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(SparkDirectory, "begin", lambda *told: sys.exit())
+                with pytest.raises(SystemExit):
+                    place.rearranging.change(3, "device")
+            return move_state(before, after, moves)
+
+        slow.seeds = move_late
+        layout = slow.settle()
+        assert layout is not None
+        with pytest.raises(Fenced):
+            slow.change(layout, 3, lambda dealt: dealt)
+    three = place.rearranging.settle()
+    assert three is not None
+    place.run(three)
+    place.arrive_rows()
+    place.run(three)
     place.check(tmp_path / "alone")
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import holdfast as hf
+from holdfast.cli.app import app
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.pipeline import Pipeline
 from holdfast.spark.run import Run
 from holdfast.steer.place import read_place
-from holdfast.steer.protocol import SteerRequest, request_line
+from holdfast.steer.protocol import SteerRequest, read_answers, request_line
 from tests.spark.running import arrive, eventually, sqlite_rows
 
 pytestmark = pytest.mark.spark
@@ -141,3 +147,67 @@ def test_a_drain_goes_on_when_its_caller_has_gone(tmp_path: Path) -> None:
             assert b"token" in answers.readline()
     assert run.wait(60)
     assert held(tmp_path) == [1]
+
+
+def said(work: Path, request: SteerRequest) -> Mapping[str, Any]:
+    """Tell the run something under an id that the test has made."""
+    place = read_place(work / "checkpoint")
+    assert place is not None
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(place.socket)
+        connection.sendall(request_line(request))
+        with connection.makefile("rb") as file:
+            return read_answers(file, lambda told: None)
+
+
+def test_a_command_finds_the_checkpoint_that_it_has_made_and_no_others(tmp_path: Path) -> None:
+    """Also in the next run, where the one before died before it had noted that it was made."""
+
+    def run() -> Run:
+        rows = hf.read.files(str(tmp_path / "in"), schema="id BIGINT", name="rides", timestamp="id")
+        once = rows | hf.distinct(by="id", horizon=100, disorder=100, name="once")
+        table = once | hf.write.sqlite(str(tmp_path / "table.db"), table="rows", name="table")
+        return hf.Pipeline("rides", table).start(checkpoint=tmp_path / "checkpoint", trigger=hf.every("20 ms"))
+
+    arrive(tmp_path / "in", "a.json", [{"id": 1}])
+    mine = SteerRequest("mine", "checkpoint", {"name": "friday"})
+    first = run()
+    try:
+        eventually(lambda: held(tmp_path) == [1], what="the first row")
+        made = said(tmp_path, mine)
+        assert said(tmp_path, mine) == made == {"epoch": 1}
+        with pytest.raises(InvalidPipeline, match="named 'friday' already"):
+            said(tmp_path, replace(mine, id="other"))
+    finally:
+        first.stop()
+        first.wait()
+    newest = max((tmp_path / "checkpoint" / "control").glob("*.json"))
+    newest.unlink()
+    second = run()
+    try:
+        eventually(lambda: second.status().state == "running", what="the next run")
+        assert said(tmp_path, mine) == made
+        with pytest.raises(InvalidPipeline, match="named 'friday' already"):
+            said(tmp_path, replace(mine, id="another"))
+    finally:
+        second.stop()
+        second.wait()
+
+
+def test_a_plan_says_what_the_run_was_told(tmp_path: Path) -> None:
+    run = started(tmp_path)
+    try:
+        hf.attach(tmp_path / "checkpoint").limit("left", 5)
+        hf.attach(tmp_path / "checkpoint").pause("right")
+    finally:
+        run.stop()
+        run.wait()
+    (tmp_path / "numbers.py").write_text(
+        "from pathlib import Path\nfrom tests.spark.test_steering import pipeline as made\n"
+        f"pipeline = made(Path({str(tmp_path)!r}))\n"
+    )
+    asked = ["plan", str(tmp_path / "numbers.py"), "--checkpoint", str(tmp_path / "checkpoint")]
+    shown = CliRunner().invoke(app, asked).stdout
+    assert "told: paused: right" in shown
+    assert "told: limited: left to 5 rows/s" in shown
+    assert json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["controls"]["limits"] == {"left": 5.0}

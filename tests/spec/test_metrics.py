@@ -23,7 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from holdfast.config import Settings
+from holdfast.display.health import with_health
 from holdfast.errors import InternalError, InvalidPipeline
+from holdfast.health import ExpectationStatus
 from holdfast.metrics import exporter, families, samples
 from holdfast.metrics.kinds import labels_of
 from holdfast.metrics.table import METRICS
@@ -100,6 +102,15 @@ LEFT_OUT = {
     "Status.error": "a text: of the log, and of holdfast inspect",
     "Status.doing": "a text",
     "Status.compared": "of a start, and not of a moment: holdfast reconcile",
+    "SinkStatus.waiting_since_us": "holdfast_sink_staleness_seconds has it",
+    "CheckpointStatus.is_failing": "holdfast_healthy has it",
+    "ExpectationStatus.within": "a text",
+    "ExpectationStatus.on_fail": "a text",
+    "ExpectationStatus.max_fraction": "it is declared",
+    "ExpectationStatus.rows": "of this run alone; holdfast_expectation_rows_total has all",
+    "ExpectationStatus.failed": "of this run alone; holdfast_expectation_rows_total has all",
+    "ExpectationStatus.last_rows": "of one epoch; holdfast_expectation_broken says what follows",
+    "ExpectationStatus.last_failed": "of one epoch; holdfast_expectation_broken says what follows",
     "SourceStatus.lag": "the sum of its segments",
     "OperatorStatus.kind": "a text",
     "SinkStatus.kind": "a text",
@@ -252,7 +263,9 @@ def test_shards_are_served_once_each_and_not_as_a_sum_besides() -> None:
 def test_each_field_of_a_status_is_in_a_metric_or_left_out_for_a_reason() -> None:
     """A field that comes is thought about."""
     text = "".join(Path(path).read_text() for path in (samples.__file__, families.__file__))
-    classes = (Status, SourceStatus, OperatorStatus, FilterStatus, SinkStatus, CheckpointStatus, ShardStatus)
+    classes = (
+        Status, SourceStatus, OperatorStatus, FilterStatus, SinkStatus, CheckpointStatus, ShardStatus, ExpectationStatus
+    )  # fmt: skip
     named = {f"{of.__name__}.{each.name}" for of in classes for each in fields(of)}
     missing = {each for each in named - set(LEFT_OUT) if not re.search(rf"\.{each.partition('.')[2]}\b", text)}
     assert not missing
@@ -266,13 +279,22 @@ def test_what_is_not_known_is_no_number() -> None:
     ]
 
 
-def test_a_sink_is_as_stale_as_what_waits_for_it_and_what_is_not_read() -> None:
-    sinks = (SinkStatus("a", "x", "y"), SinkStatus("b", "x", "y", waiting_since_us=60_000_000))
-    found = served(Status("trips", sources=(SourceStatus("rides", lag_s=4.0),), sinks=sinks))
-    assert found["holdfast_sink_staleness_seconds", "trips", "0", "a"] == 4
+def test_how_stale_a_sink_is_and_how_stale_it_may_be() -> None:
+    sinks = (SinkStatus("a", "x", "y"), SinkStatus("b", "x", "y", stale_s=40.0, freshness_s=30.0))
+    found = served(with_health(Status("trips", sources=(SourceStatus("rides", lag_s=4.0),), sinks=sinks)))
+    assert ("holdfast_sink_staleness_seconds", "trips", "0", "a") not in found, "it is not known"
     assert found["holdfast_sink_staleness_seconds", "trips", "0", "b"] == 40
-    unknown = served(Status("trips", sources=(SourceStatus("rides"),), sinks=sinks))
-    assert ("holdfast_sink_staleness_seconds", "trips", "0", "a") not in unknown
+    assert found["holdfast_sink_freshness_seconds", "trips", "0", "b"] == 30
+    assert found["holdfast_healthy", "trips", "0"] == 0
+
+
+def test_expectations_are_counted_over_all_runs() -> None:
+    valid = ExpectationStatus("valid", rows=3, failed=1, rows_total=10, failed_total=4, is_broken=True)
+    found = served(Status("trips", expectations=(valid,)))
+    assert found["holdfast_expectation_rows_total", "trips", "0", "valid", "met"] == 6
+    assert found["holdfast_expectation_rows_total", "trips", "0", "valid", "failed"] == 4
+    assert found["holdfast_expectation_broken", "trips", "0", "valid"] == 1
+    assert found["holdfast_healthy", "trips", "0"] == 1
 
 
 @pytest.mark.parametrize("count", [1, 50, 51, 5_000])

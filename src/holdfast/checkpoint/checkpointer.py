@@ -356,6 +356,7 @@ class Checkpointer:
                 duration_ms=took / 1e3,
                 size_bytes=manifest.size_bytes,
                 rows=manifest.rows,
+                is_failing=False,
             )
         log.info(
             "snapshot of epoch %d: %d rows of state, %d bytes, %d ms",
@@ -404,7 +405,7 @@ class Checkpointer:
 
     def _note_failure(self, what: str) -> None:
         with self._lock:
-            self._status = replace(self._status, failed=self._status.failed + 1, last_error=what)
+            self._status = replace(self._status, failed=self._status.failed + 1, last_error=what, is_failing=True)
 
     # --- the thread -------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.starts.refusals import check_change
 from holdfast.status import as_json as inspected_json
+from holdfast.steer.controls import Controls
+from holdfast.steer.entries import controls_for
 from holdfast.store.paths import viewed_directory
 from holdfast.types.units import time_us
 
@@ -93,8 +95,10 @@ def plan_(
         asked: dict[str, Any] = {"drop_state": frozenset(drop_state or ()), "rebuild_state": rebuild_state}
         found = foreseen(pipeline, checkpoint, directory, settings, inspection, begins=begins, **asked)
         targets, planned = examined(pipeline), found.plan
-        said = [*words.warning_lines(minded), *new_column_lines(targets)]
-        more = {"warnings": minded, "new_columns": targets.new_columns}
+        told = controls_for(directory, pipeline.name) if frame.has_run(directory) else Controls()
+        told_lines = [] if told.is_empty else [f"told: {line}" for line in told.lines()]
+        said = [*words.warning_lines(minded), *new_column_lines(targets), *told_lines]
+        more = {"warnings": minded, "new_columns": targets.new_columns, "controls": told.as_json()}
         if planned is None:
             answer = {"directory": None, "change": None, **more, **words.unasked_json(found)}
             frame.answer(answer, [*words.first_lines(checkpoint, pipeline.name, found), *said], as_json)

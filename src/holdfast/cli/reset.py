@@ -255,8 +255,13 @@ def rewind_(
     with frame.settings(as_json) as settings:
         from holdfast.starts.rewind import Rewinding
 
-        targets = targets_of(load_target(target), checkpoint)
+        loaded = load_target(target)
+        targets = targets_of(loaded, checkpoint)
         chosen = chosen_of(targets, shard)
+        if targets[0].shard is not None:
+            from holdfast.controller.rearranging import Rearranging
+
+            Rearranging(loaded, viewed_directory(checkpoint), settings).check_moved()
         if len(chosen) > 1:
             said = f"rewind {target} --to {to}"
             _rewind_all(chosen, settings, said, to, left_out or (), dry_run=dry_run, force=force, as_json=as_json)

@@ -10,14 +10,29 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.errors import Unavailable
+from holdfast.health import Health
+from holdfast.observe.health import health_of_checkpoint
 from holdfast.steer.client import Attached, attach
+from holdfast.steer.controls import Controls
 
 Sources = Annotated[list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Names of sources. Default: all.")]
 
 
-def status(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
-    """Show what the run that is alive does."""
+def status(
+    checkpoint: Checkpoint,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what is wrong alone, and exit with 1 where something is: for probes.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what the run that is alive does, or with --check whether anything is wrong."""
     with frame.settings(as_json):
+        if check:
+            health = _health_of(checkpoint)
+            answer = {"is_healthy": health.is_healthy, "reasons": [*health.reasons]}
+            frame.answer(answer, health.reasons or ["healthy"], as_json)
+            raise typer.Exit(0 if health.is_healthy else 1)
         found = _run_of(checkpoint).status()
         frame.answer(found, _status_lines(found), as_json)
 
@@ -83,31 +98,20 @@ def log(
 COMMANDS = {each.__name__: each for each in (status, pause, resume, limit, drain, wait, log)}
 
 
+def _health_of(checkpoint: str) -> Health:
+    try:
+        return Health(tuple(_run_of(checkpoint).status()["health"]["reasons"]))
+    except Unavailable:
+        return health_of_checkpoint(frame.inspected(checkpoint, None))
+
+
 def _run_of(checkpoint: str) -> Attached:
     frame.existing_directory(checkpoint)
     return attach(checkpoint)
 
 
 def _say(controls: Mapping[str, Any], as_json: bool) -> None:
-    frame.answer(controls, _control_lines(controls), as_json)
-
-
-def _control_lines(controls: Mapping[str, Any]) -> Iterator[str]:
-    """Say what is in force.
-
-    Examples
-    --------
-    >>> list(_control_lines({"paused": ["rides"], "limits": {"trips": 100.0}, "ends": None}))
-    ['paused: rides', 'limited: trips to 100 rows/s']
-    >>> list(_control_lines({"paused": ["*"], "limits": {}, "ends": {"trips": {"log": 3}}}))
-    ['paused: all sources', 'it is being drained']
-    """
-    paused = controls["paused"]
-    yield "paused: " + ("all sources" if "*" in paused else ", ".join(paused) or "none")
-    for source, rate in controls["limits"].items():
-        yield f"limited: {source} to {rate:g} rows/s"
-    if controls["ends"] is not None:
-        yield "it is being drained"
+    frame.answer(controls, Controls.from_json(controls).lines(), as_json)
 
 
 def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -120,10 +124,12 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield f"source {source['name']}: {source['rows']:,} rows, lag {lag}{''.join(said)}"
     for sink in found["sinks"]:
         yield f"sink {sink['name']}: {sink['rows']:,} rows, epoch {sink['epoch']}"
+    for each in found["expectations"]:
+        of_all = f"{each['failed_total']:,} of {each['rows_total']:,} in all"
+        yield f"expectation {each['name']}: {each['failed']:,} of {each['rows']:,} rows fail, {of_all}"
     for shard in found["shards"]:
         yield f"shard {shard['shard']}: {shard['state']}, epoch {shard['epoch']}, restarts {shard['restarts']}"
-    if found["waits_for"]:
-        yield f"tried again soon: {found['waits_for']}"
+    yield from (f"! {reason}" for reason in found["health"]["reasons"])
 
 
 def _tell_left(as_json: bool) -> Any:

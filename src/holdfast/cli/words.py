@@ -51,6 +51,10 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
         yield f"{heads.directory:<10}  planned epoch {heads.planned or '-'}, finished epoch {heads.finished or '-'}"
         if heads.ended:
             yield f"              finished sources: {', '.join(heads.ended)}"
+    last = next((d for d in reversed(inspection.decisions) if d.expected), None)
+    for name, count in () if last is None else last.expected.items():
+        in_epoch = f"{count.failed:,} of {count.rows:,} rows in epoch {last.epoch if last else 0}"
+        yield f"expected    {name}: {count.failed_total:,} of {count.rows_total:,} rows failed, {in_epoch}"
     yield from time_index_lines(inspection.time_indexes)
     yield from lease_lines(inspection.lease)
     if (noted := inspection.supervisor) is not None:

@@ -12,6 +12,7 @@ from holdfast.commit.delivery import Delivery, Resolution
 from holdfast.commit.group import Underway
 from holdfast.commit.publishing import Publisher
 from holdfast.commit.recovery import VERDICTS, Decision, Verdict
+from holdfast.errors import HoldfastError, Unavailable
 from holdfast.ports import Outcome
 
 TOGETHER_BYTES_MAX = 64_000_000
@@ -70,8 +71,11 @@ class Backlog:
         elif found.outcome is Outcome.ABSENT:
             known[Outcome.ABSENT] = min(found.epoch, known.get(Outcome.ABSENT, found.epoch))
 
-    def takes(self, entry: Underway, found: Sequence[Resolution]) -> bool:
-        """Take an epoch that is to be published in sinks with a pace alone; False: it is not one."""
+    def takes(self, entry: Underway, found: Sequence[Resolution], away: dict[str, HoldfastError]) -> bool:
+        """Take an epoch that is to be published in sinks with a pace alone; False: it is not one.
+
+        ``away`` as for :meth:`publish`, which follows where much has been taken.
+        """
         lacking = [each.sink for each in found if each.verdict is Verdict.PUBLISH]
         if not lacking or not self._delivery.paced.issuperset(lacking):
             return False
@@ -79,11 +83,13 @@ class Backlog:
         self._waiting.append(held)
         self._size_bytes += held.decided.carried_bytes
         if self._size_bytes >= TOGETHER_BYTES_MAX:
-            self.publish()
+            self.publish(away)
         return True
 
-    def publish(self) -> None:
-        """Publish what was taken, in one transaction of each sink, and forget it.
+    def publish(self, away: dict[str, HoldfastError]) -> None:
+        """Publish what was taken, in one transaction of each sink, and forget it where none is away.
+
+        ``away`` gets the sinks that do not answer, and why; those that are in it are left out.
 
         Durable writes, and what a crash right after each leaves: 1. each sink's own: the next start finds it there.
         2. each "done": the next start forgets the others.
@@ -91,7 +97,11 @@ class Backlog:
         taken, self._waiting, self._size_bytes = self._waiting, [], 0
         for name in self._delivery.names:
             entries = [entry for entry in taken if name in entry.decided.parts]
-            if entries:
+            if not entries or name in away or (away and not self._delivery.remembers(name)):
+                continue  # one that remembers nothing would get it again with each start
+            try:
                 self._publisher.publish(name, entries)
-        for entry in taken:
+            except Unavailable as error:
+                away[name] = error
+        for entry in () if away else taken:
             self._publisher.complete(entry)

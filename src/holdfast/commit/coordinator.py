@@ -12,7 +12,7 @@ What only grows: the generation; in each sink, the epoch it holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from holdfast import faults
@@ -168,6 +168,8 @@ class Coordinator:
         self._generation = 0
         self._clock = clock
         self._is_closing = False
+        self.last_decided: EpochRecord | None = None
+        """Of the newest decision: it says what was counted of expectations."""
         self._stories = Stories(clock, on_transition)
         self._failures = RunFailures(self._stories)
         self._retrier = Retrier(
@@ -255,6 +257,7 @@ class Coordinator:
                 on_expired([*expired.values()], dict(self._delivery.held))
             decisions = OpenDecisions(self._ledger, self._delivery, self._publisher, self._stories, self._run)
             resolved = (*confirmed, *decisions.resolve(takeover, behind, expired, on_refused))
+            self.last_decided = decisions.newest or (None if takeover.done is None else takeover.done.record)
             self._group.begin(held.pts for held in self._delivery.held.values())
             self._held_back.begin([name for name, held in self._delivery.held.items() if held.epoch == 0])
             self._claims.begin(self._run, last_epoch)
@@ -335,7 +338,8 @@ class Coordinator:
 
         Notes
         -----
-        Durable writes: with one sink, one (its own).  Otherwise the three numbered here and in ``publishing.py``.
+        Durable writes: with one sink, one (its own), unless expectations were counted.  Otherwise the three numbered
+        here and in ``publishing.py``.
         """
         several = {name: tuple(of) for name, of in parts.items()}
         decided = Decided(record, several, before=self._claims.before(several), start=self._claims.start(several))
@@ -345,7 +349,7 @@ class Coordinator:
             self._stories.take(record.epoch, Event.STAGE, detail=counts)
             self._claims.use(decided)
             key = None
-            if len(several) > 1 or self._group.is_used or not self._paced.isdisjoint(several):
+            if len(several) > 1 or self._group.is_used or record.expected or not self._paced.isdisjoint(several):
                 self._publisher.admit(decided)
                 # Behind what can refuse a row.  A crash right after, or within: those sinks have rows of an epoch that
                 # nobody has decided.  Spark replays it, and they get the same rows again (design/0025).
@@ -355,6 +359,7 @@ class Coordinator:
                 #    leaves orphans: presumed abort, they are swept by name and Spark replays the epoch.
                 with self._delivery.busy.at(LEDGER):
                     key = self._ledger.decide(decided)
+                self.last_decided = record
                 self._publisher.expect(decided)
                 self._stories.take(record.epoch, Event.DECIDE)
                 faults.reach("after-decide", record.epoch, record.pipeline)
@@ -413,12 +418,16 @@ class Coordinator:
 
     def _carry_out(self, record: EpochRecord, sinks: Sequence[str], what: str) -> None:
         """Decide an epoch that is none of the engine's, and publish it."""
-        decided, last_epoch = Decided(record, dict.fromkeys(sinks, ())), self._claims.last_epoch
+        before = {} if self.last_decided is None else self.last_decided.expected
+        counts = {name: of._replace(rows=0, failed=0) for name, of in before.items()}
+        decided = Decided(replace(record, expected=counts), dict.fromkeys(sinks, ()))
+        last_epoch = self._claims.last_epoch
         demand(record.epoch > last_epoch, record, self._run, f"it is {what}, and the last epoch is {last_epoch}")
         check_commit(decided, self._delivery.names, last_epoch, self._run)
         self._stories.take(record.epoch, Event.STAGE, detail=what)
         self._claims.note_rewind(record.epoch)
         key = self._ledger.decide(decided)
+        self.last_decided = decided.record
         self._stories.take(record.epoch, Event.DECIDE)
         faults.reach("after-decide", record.epoch, record.pipeline)
         self._publisher.carry_out([Underway(decided, key)])
@@ -492,6 +501,11 @@ class Coordinator:
     def story(self, epoch: int) -> list[Transition]:
         """Return the last transitions of a recent epoch, oldest first."""
         return self._stories.story(epoch)
+
+    @property
+    def holdings(self) -> Mapping[str, Held]:
+        """Sink -> what it holds.  May be asked from any thread."""
+        return dict(self._delivery.held)
 
     @property
     def busy(self) -> Busy:

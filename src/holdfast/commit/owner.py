@@ -45,6 +45,11 @@ class Owner:
     is_alive: bool | None = None
     is_of_this_machine: bool = False
 
+    @property
+    def is_this_process(self) -> bool:
+        """Whether it is the process that asks."""
+        return (self.host, self.pid) == (socket.gethostname(), os.getpid())
+
 
 @dataclass(frozen=True)
 class _Process:

@@ -23,6 +23,7 @@ from holdfast.errors import Corrupt, invariant
 from holdfast.ports import Carried, EpochRecord, Explanation, Part, Refused, Staged
 from holdfast.positions import Positions
 from holdfast.store.records import without_step_time
+from holdfast.values import ExpectationCount
 
 _MAGIC = b"holdfast ledger 1"
 
@@ -205,12 +206,14 @@ def _record_json(record: EpochRecord) -> dict[str, Any]:
         **({} if record.rewound_to is None else {"rewound_to": record.rewound_to}),
         **({"explanations": [astuple(each) for each in record.explanations]} if record.explanations else {}),
         **({"recent_ends": record.recent_ends} if record.recent_ends else {}),
+        **({"expected": {name: [*each] for name, each in record.expected.items()}} if record.expected else {}),
     }
 
 
 def _record(body: Mapping[str, Any]) -> EpochRecord:
     explanations = tuple(Explanation(*each) for each in body.get("explanations", ()))
-    return EpochRecord(**{**without_step_time(body), "explanations": explanations})
+    expected = {name: ExpectationCount(*each) for name, each in body.get("expected", {}).items()}
+    return EpochRecord(**{**without_step_time(body), "explanations": explanations, "expected": expected})
 
 
 def _part_json(part: Part, payloads: list[bytes]) -> dict[str, Any]:

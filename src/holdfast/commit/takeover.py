@@ -267,6 +267,8 @@ class OpenDecisions:
         self._publisher = publisher
         self._stories = stories
         self._run = run
+        self.newest: EpochRecord | None = None
+        """Of the newest of them."""
 
     def resolve(
         self,
@@ -301,6 +303,7 @@ class OpenDecisions:
         backlog = Backlog(self._delivery, self._publisher, max((key.epoch for key in takeover.open), default=0))
         for key, decided in self._read(takeover):
             check_known_sinks(decided, self._delivery.names, self._run)
+            self.newest = decided.record
             self._stories.take(key.epoch, Event.FIND, detail=f"of generation {decided.record.generation}")
             is_rewind = decided.record.rewound_to is not None
             # In a sink that lacks earlier epochs this one would hide the gap: it gets all of them again, by replay.
@@ -311,10 +314,10 @@ class OpenDecisions:
             found += [_revoked(name, key.epoch) for name in revoked]
             entry = Underway(decided, key)
             self._publisher.begin([entry])
-            if on_refused is None and not left_out and not is_rewind and not away and backlog.takes(entry, found):
+            if on_refused is None and not left_out and not is_rewind and not away and backlog.takes(entry, found, away):
                 resolved += found
                 continue
-            backlog.publish()
+            backlog.publish(away)
             for each in found:
                 if each.verdict is not Verdict.PUBLISH or each.sink in away:
                     continue  # the dead run's publish had succeeded in this sink; or it lacks an earlier epoch
@@ -336,10 +339,10 @@ class OpenDecisions:
             if revoked:
                 self._stories.take(key.epoch, Event.REVOKE, detail=f"for {sorted(revoked)}")
             resolved += found
+        backlog.publish(away)
         if away:
             self._delivery.sweep(0, left_out=away)
             raise next(iter(away.values()))
-        backlog.publish()
         self._note_revoked(expired)
         return resolved
 

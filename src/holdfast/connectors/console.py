@@ -26,7 +26,9 @@ from holdfast.ports import Guarantee, Held, Outcome, Publication, RunIdentity, S
 _CELL_LENGTH_MAX = 200
 
 
-def console(*, limit: int = 20, control: None = None, name: str | None = None) -> nodes.SinkNode:
+def console(
+    *, limit: int = 20, control: None = None, name: str | None = None, freshness: str | None = None
+) -> nodes.SinkNode:
     """Print the first rows of each epoch.
 
     Parameters
@@ -37,6 +39,9 @@ def console(*, limit: int = 20, control: None = None, name: str | None = None) -
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
 
     Returns
     -------
@@ -50,7 +55,7 @@ def console(*, limit: int = 20, control: None = None, name: str | None = None) -
     with building("sink", name):
         check_no_control("write.console", control)
         spec = ConsoleSpec(limit)
-    return nodes.sink(spec, name=name)
+    return nodes.sink(spec, name=name, freshness=freshness)
 
 
 @dataclass(frozen=True)

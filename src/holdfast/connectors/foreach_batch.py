@@ -46,6 +46,7 @@ def foreach_batch(
     send: Literal["decided", "early"] = "decided",
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Hand every epoch to a function, as Spark's ``foreachBatch`` does; at-least-once.
@@ -68,6 +69,9 @@ def foreach_batch(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -84,7 +88,7 @@ def foreach_batch(
     with building("sink", name):
         check_no_control("write.foreach_batch", control)
         spec = ForeachBatchSpec(fn, idempotent, check_id(id), send=send)
-    return nodes.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,16 @@ _lock = RLock()
 _kept: dict[str, _Kept] = {}
 
 
-def memory(name: str, *, control: None = None) -> nodes.SinkNode:
+def memory(name: str, *, freshness: str | None = None, control: None = None) -> nodes.SinkNode:
     """Keep rows in the driver's process, for tests and notebooks; :func:`rows` returns them.
 
     Parameters
     ----------
     name : str
         Name of the table, and of the node.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     control : None
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
 
@@ -64,7 +67,7 @@ def memory(name: str, *, control: None = None) -> nodes.SinkNode:
     with building("sink", name):
         check_no_control("write.memory", control)
         spec = MemorySpec(name)
-    return nodes.sink(spec, name=name)
+    return nodes.sink(spec, name=name, freshness=freshness)
 
 
 def rows(name: str) -> pa.Table:

@@ -95,6 +95,10 @@ class SparkDirectory:
         """Return where the last epoch ends that the newest directory has finished; where it begins, if it has none."""
         return published(self._spark)[1] if self._newest else {}
 
+    def finished_epoch(self) -> int:
+        """Return the last epoch that the newest directory has finished; 0: none."""
+        return published(self._spark)[0] if self._newest else 0
+
     def explanations(self, kept: Mapping[str, Mapping[str, int]]) -> tuple[Explanation, ...]:
         """Return what is durable of the meaning of positions and not among what sinks keep, by sink and source."""
         return Explanations.of(self.graph.sources, self.pipeline_checkpoint, kept).take(kept)

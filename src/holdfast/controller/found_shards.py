@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from holdfast.capabilities import offers
-from holdfast.checkpoint.directory_header import newest_directory
+from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.connectors.reading.parts import divisible
 from holdfast.controller.graph import ShardGraphs, dealt
 from holdfast.controller.moving import Ledgers
+from holdfast.errors import Corrupt
 from holdfast.graph.graph import Graph
-from holdfast.ports import Held, LedgerSpec
+from holdfast.ports import Held, LedgerSpec, Store
 from holdfast.positions import Positions
 from holdfast.shards.assignment import Assignment, keep
-from holdfast.shards.layout import ShardLayout, newest_layout
+from holdfast.shards.layout import LAYOUTS, ShardLayout, newest_layout
 from holdfast.shards.naming import SHARDS_MAX, shard_name
 from holdfast.shards.recovery import recover_shards
 from holdfast.store.paths import open_store
@@ -50,13 +52,23 @@ def ask_shards(sinks: Mapping[str, object], pipeline: str) -> list[Ledgers]:
     """
     found: list[Ledgers] = []
     for shard in range(SHARDS_MAX):
-        name = shard_name(pipeline, shard)
-        asked = {sink: spec.ledger(sink, name) for sink, spec in sinks.items() if offers(spec, LedgerSpec)}
-        known = {sink: ledger for sink, ledger in asked.items() if ledger is not None}
+        known = ask_shard(sinks, shard_name(pipeline, shard))
         if not known:
             break
         found.append(known)
     return found
+
+
+def ask_shard(sinks: Mapping[str, object], name: str) -> Ledgers:
+    """Ask the sinks for one shard, by its name in ledgers; those that know it are in the answer.
+
+    Raises
+    ------
+    Unavailable
+        As :func:`ask_shards`.
+    """
+    asked = {sink: spec.ledger(sink, name) for sink, spec in sinks.items() if offers(spec, LedgerSpec)}
+    return {sink: ledger for sink, ledger in asked.items() if ledger is not None}
 
 
 def known_layout(pipeline: Graph, checkpoint: Path) -> ShardLayout | None:
@@ -77,12 +89,12 @@ def known_layout(pipeline: Graph, checkpoint: Path) -> ShardLayout | None:
     Raises
     ------
     Corrupt
-        If the checkpoint's record is damaged.
+        If the checkpoint's record is damaged, or gone.
     Unavailable, Diverged
         As :func:`ask_shards` and :func:`recovered_layout`.
     """
     store = open_store(str(checkpoint))
-    found = newest_layout(store)
+    found = layout_there(store, checkpoint)
     divided = [node.name for node in pipeline.sources if divisible(node.source_spec) is not None]
     if found is not None or not divided or newest_directory(store):
         return found
@@ -90,6 +102,30 @@ def known_layout(pipeline: Graph, checkpoint: Path) -> ShardLayout | None:
     if not recovered_parts(divided, said) and not has_begun(said[1:]):
         return None
     return recovered_layout(ShardGraphs(pipeline, checkpoint), said)[0]
+
+
+def layout_there(store: Store, checkpoint: Path) -> ShardLayout | None:
+    """Return the layout that a checkpoint has; None where its pipeline has had no shards, or it has not begun.
+
+    Raises
+    ------
+    Corrupt
+        If it is damaged, or gone: shard 0 would read the segments of all others.
+    """
+    found, begun = newest_layout(store), newest_directory(store)
+    under = 0
+    with suppress(Corrupt):  # a start leaves such a directory, and goes on where the sinks are
+        under = read_origin(checkpoint / f"spark/{begun}" / FILE_NAME).layout if begun else 0
+    if under > (0 if found is None else found.number):
+        raise Corrupt(
+            f"which shard has which segment is gone from the checkpoint {checkpoint}.",
+            why=f"shard 0 began under layout {under}, and {LAYOUTS} has "
+            + ("none." if found is None else f"{found.number} at most."),
+            do="restore the directory shards/ from a copy of the checkpoint; or move the checkpoint away, the whole, "
+            "and start without it: the sinks are then asked (docs/shards.md).",
+            participant=LAYOUTS,
+        )
+    return found
 
 
 def has_begun(said: Iterable[Ledgers]) -> bool:

@@ -2,7 +2,7 @@
 
 A failed shard is started again at once, the second time in a row after a wait that doubles.  Before that wait it is
 taken over without a run: what is decided is published, and what is open is swept, so that nothing of a shard that is
-down holds back the readers of others.  An epoch that a run has published begins a new row.
+down holds back the readers of others.  So is one that stays down.  An epoch that a run has published begins a new row.
 """
 
 from __future__ import annotations
@@ -61,12 +61,15 @@ class ShardWays:
         Returns the error of ours that an exception of a start stands for.
     has_jvm : callable
         Returns whether the JVM of all shards answers.
+    check : callable
+        Raises ``Fenced`` where another controller runs the shards by now; asked before it is started or taken over.
     """
 
     start: Callable[[], ShardRun]
     take_over: Callable[[], object]
     translate: Callable[[Exception], HoldfastError]
     has_jvm: Callable[[], bool] = lambda: True
+    check: Callable[[], object] = lambda: None
 
 
 @dataclass
@@ -106,7 +109,11 @@ class KeptShard:
     def begin(self, threads: Executor) -> None:
         """Start it, in a thread of the executor."""
         self.state = "starting"
-        self._starting = threads.submit(self.ways.start)
+        self._starting = threads.submit(self._start)
+
+    def _start(self) -> ShardRun:
+        self.ways.check()
+        return self.ways.start()
 
     @property
     def is_starting(self) -> bool:
@@ -116,7 +123,8 @@ class KeptShard:
     @property
     def is_final(self) -> bool:
         """Whether it has ended, and is not started again."""
-        return self.state in ("stopped", "failed")
+        is_closed = self._closing is None or self._closing.done()
+        return self.state in ("stopped", "failed") and is_closed
 
     def look(self, threads: Executor, now_s: float, *, is_stopping: bool) -> None:
         """See what has become of it, and do what follows.
@@ -148,6 +156,12 @@ class KeptShard:
                 self.begin(threads)
             elif self._failures > 1 and self._closing is None:
                 self._closing = threads.submit(self._take_over)
+        elif self.state == "failed" and not is_stopping and self._closing is None and self._is_down_alone:
+            self._closing = threads.submit(self._take_over)
+
+    @property
+    def _is_down_alone(self) -> bool:
+        return self.reaction in (Reaction.DOWN, Reaction.FEW_TIMES)
 
     def status(self) -> ShardStatus:
         """Return its status."""
@@ -233,9 +247,10 @@ class KeptShard:
     def _take_over(self) -> None:
         """Take it over; where that cannot be done, the next start does."""
         try:
+            self.ways.check()
             self.ways.take_over()
         except Exception as error:  # whatever it is, the start meets it again
-            log.info("shard %d is not taken over before it is started again: %s", self.shard, error)
+            log.info("shard %d is not taken over: %s", self.shard, error)
 
 
 def positions_of(status: Status | None) -> dict[str, Any]:

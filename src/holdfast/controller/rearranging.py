@@ -166,10 +166,20 @@ class Rearranging:
                 do="start all shards once, without --only-shard.",
                 pipeline=self.pipeline.name,
             )
+        self.check_moved()
+
+    def check_moved(self) -> None:
+        """Refuse what shards may not do before all have moved.
+
+        Raises
+        ------
+        InvalidPipeline
+            If the last change of the number of shards was interrupted.
+        """
         if self.is_unfinished:
             raise InvalidPipeline(
                 f"segments of pipeline {self.pipeline.name!r} were moving between its shards when a start ended.",
-                why="some shards have moved and some have not, and none may run before all have.",
+                why="some shards have moved and some have not, and none may run, or go back, before all have.",
                 do="start all shards once, without --only-shard: that comes first then.",
                 pipeline=self.pipeline.name,
             )

@@ -19,15 +19,16 @@ from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.dealing import Dealing
 from holdfast.controller.first_layout import FirstLayout
-from holdfast.controller.found_shards import known_layout
+from holdfast.controller.found_shards import known_layout, layout_there
 from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
-from holdfast.controller.moving import check_layout
 from holdfast.controller.named_parts import ShardParts
+from holdfast.controller.own_segments import OwnSegments
 from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
+from holdfast.controller.rivals import Rivals
 from holdfast.controller.steering import listen
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.retry import RetryPolicy
@@ -45,6 +46,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
+from holdfast.store.scratch import is_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,10 +88,21 @@ def _begin(asked: StartOptions) -> Run:
     is_divided = asked.pipeline.shard_by is not None  # then also one shard reads segments, to which rows are held
     is_one = not wanted or (wanted == 1 and not is_divided)
     if is_one and asked.only_shard is None and not _has_shards(asked):
-        return begin_run(asked)
+        return begin_run(_as_one(asked))
     check_options(asked)
     starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
     return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
+
+
+def _as_one(asked: StartOptions) -> StartOptions:
+    """Return what one run is asked for: it looks whether it still is one when it has been taken over."""
+    if is_address(asked.checkpoint):  # such a pipeline runs in no shards
+        return asked
+    try:
+        graphs = ShardGraphs(asked.pipeline, checkpoint_directory(asked.checkpoint))
+    except InvalidPipeline:  # nor does it run in shards
+        return asked
+    return replace(asked, on_takeover=OwnSegments(graphs).check)
 
 
 def _has_shards(asked: StartOptions) -> bool:
@@ -131,7 +144,7 @@ class ShardStarts:
         lifecycle = Lifecycle(pipeline.hooks, pipeline.name, shard=None)
         lifecycle.set_up()
         try:
-            known = newest_layout(store)
+            known = layout_there(store, self.directory)
             check_key(pipeline.name, known, by)
             begins_with = self._beginning(graphs).first_layout(settings.shards, by)
             first = FirstLayout(graphs, self._rearranging.moving, self._columns)
@@ -146,7 +159,8 @@ class ShardStarts:
             parts = ShardParts(pipeline.name, self.directory, layout, settings)
             parts.names.sweep()
             compared = comparison.mend(layout, self._session) if self.asked.compares else ()
-            shards = [self._shard(graphs, layout, shard, self._session) for shard in range(layout.shard_count)]
+            rivals = Rivals(pipeline.name, parts.names.stores[: layout.shard_count])
+            shards = [self._shard(graphs, layout, shard, rivals) for shard in range(layout.shard_count)]
             clock = SystemClock()
             run = ShardedRun(
                 pipeline,
@@ -190,8 +204,8 @@ class ShardStarts:
             shards[shard] = Rewinding(asked.pipeline, store, directory, asked.settings, asked.session)
         return ShardsRewinding(graphs.pipeline.name, open_store(str(self.directory)), shards)
 
-    def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, session: SparkSession) -> KeptShard:
-        settings = self.asked.settings
+    def _shard(self, graphs: ShardGraphs, layout: ShardLayout, shard: int, rivals: Rivals) -> KeptShard:
+        settings, session = self.asked.settings, self._session
         asked = self._asked_of(graphs, layout, shard)
         hooks = replace(asked.pipeline.hooks, on_setup=None, on_teardown=None)  # called once, for all of them
         name = asked.pipeline.name
@@ -204,18 +218,18 @@ class ShardStarts:
                 take_over=partial(take_over_alone, asked.pipeline, open_store(asked.checkpoint), settings),
                 translate=lambda error: translate(error, name, "the start"),
                 has_jvm=partial(answers, session),
+                check=rivals.check,
             ),
             RetryPolicy(settings.max_restarts + 1, settings.restart_first_s, settings.restart_cap_s),
         )
 
     def _asked_of(self, graphs: ShardGraphs, layout: ShardLayout, shard: int) -> StartOptions:
         checkpoint = shard_checkpoint(str(self.directory), shard)
-        holds = partial(check_layout, open_store(str(self.directory)), layout.number, self.asked.pipeline.name)
         return replace(
             self.asked,
             pipeline=graphs.of(layout, shard),
             checkpoint=checkpoint,
-            on_takeover=holds,
+            on_takeover=OwnSegments(graphs, layout, shard).check,
             begins=self._beginning(graphs).of_shard(shard),
             compares=False,  # that is done for all shards at once
         )

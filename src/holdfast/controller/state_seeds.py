@@ -2,7 +2,8 @@
 
 Durable writes, in the checkpoint of each shard: files, as those of a snapshot; then a manifest aside, under the
 generation of the shard, which the layout names.  A crash before the layout leaves files that no snapshot names, which
-are pruned with others, and manifests aside that the next change removes.  The manifest becomes a snapshot, the only one
+are pruned with others, and manifests aside that the next change removes: those of lower generations, since a change
+that is slower than one which has fenced it would take that one's away.  The manifest becomes a snapshot, the only one
 of the shard, when its directory begins (:meth:`holdfast.controller.directory.SparkDirectory.begin`).
 
 Invariant: nothing is written where a shard reads its own state, before the layout counts.
@@ -166,7 +167,9 @@ class StateSeeds:
         """Put a manifest aside; return its key."""
         store, generation = self.directory(shard).store, self.shard(shard).coordinator.generation
         for key in store.keys(ASIDE):
-            store.delete(key)  # of a change that was never decided
+            # Of a change that was never decided.  One of a higher generation may be: it has fenced this one.
+            if int(key.rpartition("-")[2].partition(".")[0]) < generation:
+                store.delete(key)
         epoch, positions = move.end
         ended = EpochEnd(epoch, epoch, positions, like.ended.batch_us)
         made = Manifest(

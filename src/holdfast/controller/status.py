@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from holdfast.display.health import with_health
 from holdfast.display.tables import ShownStatus
+from holdfast.health import ExpectationStatus
 from holdfast.positions import Position, lag_between
 from holdfast.status import (
     ComparedSink,
@@ -19,7 +21,7 @@ from holdfast.status import (
     Status,
 )
 
-StatusT = TypeVar("StatusT", SourceStatus, OperatorStatus, FilterStatus, SinkStatus)
+StatusT = TypeVar("StatusT", SourceStatus, OperatorStatus, FilterStatus, SinkStatus, ExpectationStatus)
 
 
 def status_of_all(
@@ -51,7 +53,7 @@ def status_of_all(
     compared : tuple of ComparedSink
         What the start has compared.
     """
-    return ShownStatus(
+    shown = ShownStatus(
         pipeline,
         generation=shards[0].generation if shards else 0,
         state=state,
@@ -71,7 +73,9 @@ def status_of_all(
         doing="" if state in ("stopped", "failed") else _doing(shards),
         shards=tuple(shards),
         compared=compared,
+        expectations=tuple(_expectation(several) for several in _by_name([each.expectations for each in pictures])),
     )
+    return with_health(shown)
 
 
 def _doing(shards: Sequence[ShardStatus]) -> str:
@@ -142,6 +146,7 @@ def _filter(several: Sequence[FilterStatus]) -> FilterStatus:
 
 def _sink(several: Sequence[SinkStatus]) -> SinkStatus:
     since = [each.waiting_since_us for each in several if each.waiting_since_us]
+    stale = [each.stale_s for each in several if each.stale_s is not None]
     return replace(
         several[0],
         epoch=0,
@@ -149,6 +154,22 @@ def _sink(several: Sequence[SinkStatus]) -> SinkStatus:
         waiting_epochs=sum(each.waiting_epochs for each in several),
         waiting_rows=sum(each.waiting_rows for each in several),
         waiting_since_us=min(since, default=0),
+        stale_s=max(stale, default=None),
+    )
+
+
+def _expectation(several: Sequence[ExpectationStatus]) -> ExpectationStatus:
+    broken = [each for each in several if each.is_broken]
+    of = broken or several  # the last rows are those of the shards where it is broken, if it is anywhere
+    return replace(
+        several[0],
+        rows=sum(each.rows for each in several),
+        failed=sum(each.failed for each in several),
+        rows_total=sum(each.rows_total for each in several),
+        failed_total=sum(each.failed_total for each in several),
+        last_rows=sum(each.last_rows for each in of),
+        last_failed=sum(each.last_failed for each in of),
+        is_broken=bool(broken),
     )
 
 

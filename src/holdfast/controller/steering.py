@@ -27,17 +27,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from holdfast.checkpoint.named import names, new_name, read_named, taken_name
 from holdfast.clock import SystemClock
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.flushing import flush_sinks
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Store
 from holdfast.positions import Position, Positions, covers_all, lag_between
+from holdfast.shards.named import read_record
 from holdfast.shards.naming import shard_checkpoint, shard_of
 from holdfast.spark.launch import stop_directory
 from holdfast.status import as_json
 from holdfast.steer.controls import Controls
-from holdfast.steer.entries import ControlEntry, ControlLog, in_force
+from holdfast.steer.entries import ControlEntry, ControlLog, in_force, made_id
 from holdfast.steer.place import write_place
 from holdfast.steer.protocol import Command, Progress, SteerRequest, wrong_request
 from holdfast.steer.server import SteerServer
@@ -74,7 +76,6 @@ class Steering:
     run: Run | ShardedRun
     directory: Path
     _turn: threading.Lock = field(default_factory=threading.Lock)
-    _made: dict[str, int] = field(default_factory=dict)
     _is_draining: bool = False
 
     @property
@@ -202,10 +203,28 @@ class Steering:
         return {"flushed": sorted(set(asked))}
 
     def _checkpoint(self, request: SteerRequest) -> dict[str, Any]:
+        """Make a snapshot; a named one is known by its entries as what this command has made, whichever run it was.
+
+        Durable writes: 1. that it is to be made, while the name is free.  2. the checkpoint.  A crash right after: the
+        command finds it when it comes again, in the next run, and notes it.  3. that it is made.
+        """
+        name = request.text("name")
         with self._turn:
-            if request.id not in self._made:
-                self._made[request.id] = self.run.checkpoint_now(request.text("name") or None)
-            return {"epoch": self._made[request.id]}
+            if not name:
+                return {"epoch": self.run.checkpoint_now()}
+            entries = ControlLog(self._store)
+            if (made := entries.find(made_id(request.id))) is not None:
+                return dict(made.arguments)
+            is_ours = entries.find(request.id) is not None
+            found = epoch_of(name, self._store, self.directory)
+            if not is_ours:
+                if found is not None:
+                    raise taken_name(name)
+                new_name(name)
+                self._put(request, lambda controls: controls)
+            said = {"epoch": self.run.checkpoint_now(name) if found is None else found}
+            self._put(SteerRequest(made_id(request.id), "checkpoint", said), lambda controls: controls)
+            return said
 
     def _log(self, request: SteerRequest) -> dict[str, Any]:
         level = request.text("level").upper()
@@ -343,6 +362,16 @@ class Steering:
         ControlLog(self._store).put(drained, lambda controls: controls.end_at(None))
 
 
+def epoch_of(name: str, store: Store, directory: Path) -> int | None:
+    """Return the epoch of a named checkpoint, the highest of its parts where there are shards; None: there is none."""
+    if (record := read_record(store, name)) is not None:
+        parts = [
+            open_store(shard_checkpoint(str(directory), shard)) for shard, digest in record.parts.items() if digest
+        ]
+        return max((read_named(part, name).ended.epoch for part in parts), default=0)
+    return read_named(store, name).ended.epoch if name in names(store) else None
+
+
 def _held_by(run: Run | None) -> Positions:
     return {} if run is None else run.steering.held
 
@@ -381,7 +410,7 @@ def listen(run: Run | ShardedRun, directory: Path) -> None:
     try:
         place = stop_directory.create(None if len(tempfile.gettempdir()) <= _SHORT else "/tmp")
         server = SteerServer(str(place / "steer.sock"), steering.commands)
-        write_place(open_store(str(directory)), server.path, run.status().generation)
+        write_place(open_store(str(directory)), directory, server.path, run.status().generation)
         _call_at_end(run, lambda error: server.hide())
         steering.go_on()
     except Exception as error:  # whatever it is: the run goes on

@@ -10,8 +10,17 @@ from dataclasses import dataclass
 from html import escape
 
 from holdfast.display.lines import busiest_of, limit_of, positions_text, rows_of, stages_of, utc
+from holdfast.health import ExpectationStatus
 from holdfast.masking import masked
-from holdfast.status import FilterStatus, OperatorStatus, ShardStatus, SinkStatus, SourceStatus, Status, Wait
+from holdfast.status import (
+    FilterStatus,
+    OperatorStatus,
+    ShardStatus,
+    SinkStatus,
+    SourceStatus,
+    Status,
+    Wait,
+)
 
 NUMBERS = frozenset(
     {
@@ -92,6 +101,7 @@ def grids(status: Status) -> Iterator[Grid]:
             ("operator", "state rows", "size", "waiting", "late", "shed", "longest wait"),
             [_operator(each) for each in status.operators],
         ),
+        (("expectation", "rows", "failed", "of all", "on fail"), [_expectation(each) for each in status.expectations]),
         (("sink", "kind", "guarantee", "epoch", "rows", "last epoch"), [_sink(each) for each in status.sinks]),
     ):
         if rows:
@@ -102,6 +112,7 @@ def counts(status: Status) -> dict[str, str]:
     """Return a line of counts for each node that has any: node's name -> text, for a drawing."""
     lines = {source.name: f"{source.rows:,} rows" for source in status.sources}
     lines |= {each.name: f"{each.filtered:,} filtered" for each in status.filters if each.filtered is not None}
+    lines |= {each.name: f"{each.failed:,} of {each.rows:,} fail" for each in status.expectations}
     lines |= {each.name: f"{each.state_rows:,} rows of state" for each in status.operators}
     return lines | {sink.name: f"{sink.rows:,} rows, epoch {sink.epoch}" for sink in status.sinks}
 
@@ -154,6 +165,11 @@ def _source(source: SourceStatus) -> tuple[str, ...]:
 
 def _filter(each: FilterStatus) -> tuple[str, ...]:
     return each.name, _number(each.rows), _number(each.filtered)
+
+
+def _expectation(each: ExpectationStatus) -> tuple[str, ...]:
+    of_all = f"{each.failed_total:,} of {each.rows_total:,}"
+    return each.name, f"{each.rows:,}", f"{each.failed:,}", of_all, f"{each.on_fail}{' (broken)' * each.is_broken}"
 
 
 def _operator(operator: OperatorStatus) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ The order, and what a hook that raises does::
     running    ... on_checkpoint() at the end of an epoch, when a checkpoint is due      raises: the run fails
     end well   last epoch is published  ->  on_checkpoint(), the last time               raises: the run fails
                last checkpoint is made  ->  on_finish                                    raises: logged
+    any time   what is wrong with the run changes  ->  on_health(health)                 raises: logged
     failure    on_error(error, operator, rows)                                           raises: logged
     always     on_teardown, last                                                         raises: logged
 
@@ -69,6 +70,9 @@ class Hooks:
     on_error : callable, optional
         Receives ``(error, operator, rows)``: when the run fails, with the name of the node concerned (or None) and
         None for the rows; and when rows are isolated, with these rows as a ``pyarrow.Table``.
+    on_health : callable, optional
+        Receives the :class:`~holdfast.status.Health` of the run whenever its reasons change, looked at every few
+        seconds: an expectation or the freshness of a sink is broken, or kept again.  Called in a thread of the run's.
     on_finish : callable, optional
         When the run has ended well: everything is published, the last checkpoint is made.
     on_teardown : callable, optional
@@ -88,6 +92,7 @@ class Hooks:
     on_checkpoint: Callable[..., Any] | None = None
     on_recover: Callable[..., object] | None = None
     on_error: Callable[..., object] | None = None
+    on_health: Callable[..., object] | None = None
     on_finish: Callable[..., object] | None = None
     on_teardown: Callable[[], object] | None = None
 
@@ -156,6 +161,10 @@ class Lifecycle:
         """Call ``on_error``."""
         self._tolerate("on_error", self.hooks.on_error, error, error.participant or None, rows)
 
+    def tell_health(self, health: object) -> None:
+        """Call ``on_health``."""
+        self._tolerate("on_health", self.hooks.on_health, health)
+
     def finish(self) -> None:
         """Call ``on_finish``."""
         self._tolerate("on_finish", self.hooks.on_finish)
@@ -180,7 +189,7 @@ class Lifecycle:
         try:
             self._call(hook, arguments)
         except (Exception, SystemExit):  # the run is ending: what it ends of must not be hidden, nor its end prevented
-            log.exception("%s of pipeline %r raised; the run ends as it would have", name, self.pipeline)
+            log.exception("%s of pipeline %r raised; the run goes on, or ends, as it would have", name, self.pipeline)
 
     def _call(self, hook: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
         return hook(*arguments, shard=self.shard) if _takes_shard(hook) else hook(*arguments)

@@ -27,8 +27,8 @@ from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.row_ids import Identifying
 from holdfast.graph.shape import Shape
-from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput
-from holdfast.graph.trigger import SinkPace
+from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput, no_rejects
+from holdfast.graph.trigger import SinkPace, freshness_us
 from holdfast.ports import ClockDriven, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
 
 T = TypeVar("T")
@@ -192,12 +192,12 @@ class Stream:
 
     @property
     def rejects(self) -> Stream:
-        """Side output of a source: the rows that could not be read, with reason, raw text and position.
+        """Side output: rows that a source could not read, with reason, text and position, or that ``expect`` rejects.
 
         Raises
         ------
         InvalidPipeline
-            If this is not a source, or one that fails at a malformed row.
+            If this is neither, or a source that fails at a malformed row.
         """
         return _rejects(self)
 
@@ -269,24 +269,14 @@ def in_order(last: Sequence[Node]) -> tuple[Node, ...]:
 def _rejects(stream: Stream) -> Stream:
     source = stream.node
     built_at = naming.origin()
-    if not source.is_source:
-        raise InvalidPipeline(
-            f"{source.kind} {source.name!r} has no rejects; asked for at {built_at}.",
-            why="malformed rows leave at the source, so only a source has this side output.",
-            do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
-            participant=source.name,
-        )
-    if not source.source_spec.rejects:
-        raise InvalidPipeline(
-            f"source {source.name!r}, built at {source.origin}, has no rejects; asked for at {built_at}.",
-            why="it stops at the first malformed row.",
-            do='write on_bad_row="reject" where the source is built.',
-            participant=source.name,
-        )
+    failing = cast("Any", source.spec).failing() if source.kind == "expect" else None
+    if failing is None and not (source.is_source and source.source_spec.rejects):
+        raise no_rejects(source.kind, source.name, source.origin, built_at, is_source=source.is_source)
     node = source.side_outputs.get("rejects")
     if node is None:
         name = naming.extended(source.name, "rejects")
-        node = apply(Rejects(), (stream,), name=name, built_at=built_at, is_derived=not source.is_named).node
+        inputs, is_derived = ((stream,) if failing is None else tuple(map(Stream, source.inputs))), not source.is_named
+        node = apply(failing or Rejects(), inputs, name=name, built_at=built_at, is_derived=is_derived).node
         source.side_outputs["rejects"] = node
     return Stream(node)
 
@@ -418,6 +408,8 @@ class SinkNode:
         Whether it gets everything from the beginning when it is added to a pipeline that has run.
     pace : SinkPace, optional
         How seldom it commits; None: as often as the pipeline.
+    freshness_us : int, optional
+        How old the oldest row may be that it lacks, microseconds; None: as old as it is.
     """
 
     spec: SinkSpec
@@ -427,6 +419,7 @@ class SinkNode:
     origin: Origin
     backfill: bool = False
     pace: SinkPace | None = None
+    freshness_us: int | None = None
 
     def __post_init__(self) -> None:
         capabilities(self.spec)
@@ -472,8 +465,15 @@ class SinkNode:
         return f"<sink {self.kind} {self.name!r} built at {self.origin}>"
 
 
-def sink(spec: SinkSpec, *, name: str | None = None, backfill: bool = False, pace: SinkPace | None = None) -> SinkNode:
+def sink(
+    spec: SinkSpec,
+    *,
+    name: str | None = None,
+    backfill: bool = False,
+    pace: SinkPace | None = None,
+    freshness: str | None = None,
+) -> SinkNode:
     """Return a sink that takes no stream yet: what every function of ``hf.write`` ends with."""
     with building("sink", name) as built_at:
         chosen = name or naming.derived_name(spec.kind, naming.where(spec.arguments()))
-    return SinkNode(spec, None, chosen, name is not None, built_at, backfill, pace)
+        return SinkNode(spec, None, chosen, name is not None, built_at, backfill, pace, freshness_us(freshness))

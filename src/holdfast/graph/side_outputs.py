@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.naming import Origin
 from holdfast.graph.shape import Shape
 from holdfast.ports import REJECT_SCHEMA, SideRows
 
@@ -81,3 +83,20 @@ SIDE_OUTPUTS = {
     ),
 }
 """Name -> what it holds; who has it; how it is asked for."""
+
+
+def no_rejects(kind: str, name: str, origin: Origin, built_at: Origin, *, is_source: bool) -> InvalidPipeline:
+    """Return the error for a stream that is asked for rejects and has none."""
+    if is_source:
+        return InvalidPipeline(
+            f"source {name!r}, built at {origin}, has no rejects; asked for at {built_at}.",
+            why="it stops at the first malformed row.",
+            do='write on_bad_row="reject" where the source is built.',
+            participant=name,
+        )
+    return InvalidPipeline(
+        f"{kind} {name!r} has no rejects; asked for at {built_at}.",
+        why='malformed rows leave at the source; besides it only hf.expect with on_fail="reject" has this side output.',
+        do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
+        participant=name,
+    )

@@ -128,3 +128,21 @@ def pace(commit_every: str | int | None, *, node: str, key: Sequence[str] = ()) 
             do='write a duration: commit_every="30 s"; or a number of epochs: commit_every=10; or leave it out.',
         )
     return SinkPace(None, amount, tuple(key)) if is_count else SinkPace(amount, None, tuple(key))
+
+
+def freshness_us(text: str | None) -> int | None:
+    """Return how old the oldest row may be that a sink lacks, microseconds; None where nothing is declared.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is no duration above 0.
+    """
+    found = None if text is None else units.duration_us(text, argument="freshness")
+    if found is not None and found <= 0:
+        raise InvalidPipeline(
+            f"freshness={text!r} is no time that a row may have.",
+            why="every row is older than that when a sink gets it.",
+            do='write how old rows may become before a person should know: freshness="5 min"; or leave it out.',
+        )
+    return found

@@ -252,15 +252,38 @@ def sink_waiting_rows(status: Status) -> Iterator[Sample]:
 
 
 def sink_staleness(status: Status) -> Iterator[Sample]:
-    """Yield the age of the oldest row that each sink lacks: of its sources, and of what waits for its pace."""
-    lags = [source.lag_s for source in status.sources]
-    read = None if None in lags or not lags else max(lag for lag in lags if lag is not None)
-    now_us = _now_us()
+    """Yield the age of the oldest row that each sink lacks."""
     for sink in status.sinks:
-        waits = (now_us - sink.waiting_since_us) / 1e6 if sink.waiting_since_us else None
-        known = [each for each in (read, waits) if each is not None]
-        if known:
-            yield (sink.name,), max(0.0, *known)
+        if sink.stale_s is not None:
+            yield (sink.name,), sink.stale_s
+
+
+def sink_freshness(status: Status) -> Iterator[Sample]:
+    """Yield how old the oldest row may be that each sink lacks, where that is declared."""
+    for sink in status.sinks:
+        if sink.freshness_s is not None:
+            yield (sink.name,), sink.freshness_s
+
+
+# --- health -----------------------------------------------------------------------------------------------------------
+
+
+def is_healthy(status: Status) -> Iterator[Sample]:
+    """Yield whether nothing is wrong."""
+    yield (), float(status.health.is_healthy)
+
+
+def expected_rows(status: Status) -> Iterator[Sample]:
+    """Yield the rows that met each expectation, and those that did not, in all epochs."""
+    for each in status.expectations:
+        yield (each.name, "met"), each.rows_total - each.failed_total
+        yield (each.name, "failed"), each.failed_total
+
+
+def is_broken(status: Status) -> Iterator[Sample]:
+    """Yield whether each expectation is broken."""
+    for each in status.expectations:
+        yield (each.name,), float(each.is_broken)
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

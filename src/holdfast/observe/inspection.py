@@ -28,6 +28,7 @@ from holdfast.positions import Positions
 from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 from holdfast.store import records
 from holdfast.time_use import TimeUse
+from holdfast.values import ExpectationCount
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class DecisionSummary:
     """Of an open one, per sink: the epoch before it there, if that was recorded."""
     recent_ends: str = field(default="", repr=False, metadata={"is_shown": False})
     """As in :class:`~holdfast.ports.EpochRecord`."""
+    expected: Mapping[str, ExpectationCount] = field(default_factory=dict)
+    """Expectation -> what was counted of it, in this epoch and in all up to it."""
 
 
 @dataclass(frozen=True)
@@ -415,6 +418,7 @@ def _summary(entry: LedgerEntry) -> DecisionSummary:
         record.rewound_to,
         content.before if isinstance(content, Decided) else {},
         record.recent_ends,
+        record.expected,
     )
 
 

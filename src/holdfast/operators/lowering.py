@@ -38,6 +38,7 @@ class InSpark(Enum):
     FUNCTION = "a function of a frame (fn)"
     SELECT = "select expressions (items)"
     FILTER = "the rows for which a condition is true (condition: text, or a function of a frame)"
+    EXPECT = "the rows, or those for which a condition is true, and a count of the others (condition, drops)"
     SPAN = "the rows of a span of time (column, start_us, end_us)"
     SQL = "a statement (query)"
     IDENTIFIED = "a column with the id of the values of others (columns, into, key)"
@@ -54,6 +55,7 @@ class InArrow(Enum):
     REJECTS = "the rows of a source that could not be read"
     COMPUTE = "expressions (items)"
     KEEP = "the rows for which a condition is true (condition); a function of a frame is Spark's to call"
+    VERIFY = "the rows, or those for which a condition is true, and a count of the others (condition, drops)"
     BETWEEN = "the rows of a span of time (column, start_us, end_us)"
     IDENTIFY = "a column with the id of the values of others (columns, into, key)"
     CALL = "a function of batches, in Python workers (fn, setup, schema)"
@@ -125,6 +127,8 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
     "lookup": Lowering(InSpark.LOOKED_UP, InArrow.LOOK_UP, BoundsDownstream.ADDED),
+    "expect": Lowering(InSpark.EXPECT, InArrow.VERIFY, BoundsDownstream.SAME),
+    "unmet": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
     "split": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),
     "clip": Lowering(InSpark.SPAN, InArrow.BETWEEN, BoundsDownstream.SAME, counts_dropped=True),
     "union": Lowering(InSpark.UNION, InArrow.UNITE, BoundsDownstream.WHERE_TIMED),

@@ -1,9 +1,13 @@
-"""How a pipeline is, in a sentence, and the reasons: a pure function of its status, or of what is left of it."""
+"""How a pipeline is, in a sentence, and the reasons: a pure function of its status, or of what is left of it.
+
+What is bad is what :mod:`holdfast.display.health` says; what is minor is why a run may be slow or lack rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from holdfast.display.health import health_of
 from holdfast.display.tables import wait_text
 from holdfast.observe.inspection import Inspection
 from holdfast.page.model import Asked, Level, Reason
@@ -37,7 +41,7 @@ def _first(reasons: Sequence[Reason]) -> str:
 
 def reasons_of(status: Status, asked: Asked, now_us: int) -> Iterator[Reason]:
     """Yield why a live run is not well, the worst first."""
-    found = [*_of_run(status, asked), *_of_sources(status, asked), *_of_operators(status, asked, now_us)]
+    found = [*_of_health(status, asked), *_of_sources(status, asked), *_of_operators(status, asked, now_us)]
     found += [*_of_sinks(status, asked)]
     yield from (each for each in found if each.level == "bad")
     yield from (each for each in found if each.level != "bad")
@@ -54,20 +58,20 @@ def _capital(line: str) -> str:
     return line[:1].upper() + line[1:]
 
 
-def _of_run(status: Status, asked: Asked) -> Iterator[Reason]:
-    if status.error:
-        yield Reason("bad", f"The run has failed: {status.error.splitlines()[0]}")
-    if status.waits_for:
-        yield Reason("bad", f"A system does not answer, and is tried again: {status.waits_for}", asked.to("sinks"))
-    if status.audit_difference:
-        rows = count(abs(status.audit_difference))
-        yield Reason("bad", f"The audit does not add up: {rows} rows of this run.", asked.to("state"))
-    for shard in status.shards:
-        if shard.state in ("waiting", "failed"):
-            why = (shard.error or "").splitlines()[:1]
-            yield Reason("bad", f"Shard {shard.shard} is {shard.state}: {''.join(why)}", asked.to(shard=shard.shard))
-    if status.checkpoints is not None and status.checkpoints.last_error:
-        yield Reason("minor", f"A snapshot could not be made: {status.checkpoints.last_error}", asked.to("starts"))
+def _of_health(status: Status, asked: Asked) -> Iterator[Reason]:
+    """Yield what is wrong, as probes and metrics have it, and where to look."""
+    for line in health_of(status).reasons:
+        yield Reason("bad", _capital(line), next((asked.to(*to) for start, to in _LEADS if line.startswith(start)), ""))
+
+
+_LEADS = (
+    ("a system", ("sinks",)),
+    ("sink", ("sinks",)),
+    ("the rows of epochs", ("sinks",)),
+    ("expectation", ("state",)),
+    ("no snapshot", ("starts",)),
+)
+"""How a reason begins, and the view in which it is seen."""
 
 
 def _of_sources(status: Status, asked: Asked) -> Iterator[Reason]:

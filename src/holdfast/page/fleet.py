@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.errors import HoldfastError
@@ -140,7 +141,7 @@ def _line(location: str) -> FleetLine:
             told[0],
             told[1] + shards,
             epoch or None,
-            None if live is None else live[1],
+            None if live is None else live.lag,
             _graph(store),
             max(owner.at_us, 0 if of is None else of.at_us),
         )
@@ -149,22 +150,28 @@ def _line(location: str) -> FleetLine:
         return FleetLine(key, location, "", "bad", f"cannot be read: {what}")
 
 
-def _live(location: str) -> tuple[str, int | None] | None:
+class LiveLine(NamedTuple):
+    """What a live run says of itself: in words, what is left to read, and whether it is healthy."""
+
+    told: str
+    lag: int | None
+    is_healthy: bool
+
+
+def _live(location: str) -> LiveLine | None:
     """Return what a live run on this machine does, and how far its sources are behind."""
     try:
         said = attach(location).status()
     except (HoldfastError, OSError):
         return None
     lags = [source["lag"] for source in said["sources"] if source["lag"] is not None]
-    what = said["error"] or said["waits_for"]
-    return str(what or said["doing"] or said["state"]), sum(lags) if lags else None
+    wrong: Sequence[str] = said["health"]["reasons"]
+    return LiveLine(wrong[0] if wrong else said["doing"] or said["state"], sum(lags) if lags else None, not wrong)
 
 
-def _condition(
-    owner: Owner, of: StateReport | None, in_doubt: int, live: tuple[str, int | None] | None
-) -> tuple[Level, str]:
+def _condition(owner: Owner, of: StateReport | None, in_doubt: int, live: LiveLine | None) -> tuple[Level, str]:
     if live is not None:
-        return "good", live[0]
+        return "good" if live.is_healthy else "bad", live.told
     if owner.is_alive:
         return "minor", "its process is alive, and does not listen here"
     if in_doubt:

@@ -48,11 +48,12 @@ def _publishing(moment: Moment) -> Html:
             count(sink.rows),
             rate(rates.get(sink.name)),
             percent(shares.get(sink.name)),
+            _freshness(sink),
             _waits(sink, moment.now_us),
         )
         for sink in status.sinks
     ]
-    made = table(("sink", "kind", *_NUMBERS, "waits"), rows, numbers=_NUMBERS)
+    made = table(("sink", "kind", *_NUMBERS, "oldest row that it lacks", "waits"), rows, numbers=_NUMBERS)
     limited = (
         None
         if status.time is None or not status.time.limited_by
@@ -60,6 +61,13 @@ def _publishing(moment: Moment) -> Html:
     )
     again = el("p", mark("bad", "tried again"), " ", status.waits_for) if status.waits_for else None
     return join([again, limited, made])
+
+
+def _freshness(sink: SinkStatus) -> Child:
+    if sink.freshness_s is None:
+        return span(sink.stale_s)
+    is_stale = sink.stale_s is not None and sink.stale_s > sink.freshness_s
+    return mark("bad" if is_stale else "good", f"{span(sink.stale_s)} of {span(sink.freshness_s)}")
 
 
 def _waits(sink: SinkStatus, now_us: int) -> Child:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from holdfast.display.tables import size_text
+from holdfast.health import ExpectationStatus
 from holdfast.page.html import Child, Html, el, join, pages, part, table
 from holdfast.page.model import Moment, Section
-from holdfast.page.words import UNKNOWN, count, items, when
+from holdfast.page.words import UNKNOWN, count, items, mark, percent, when
 from holdfast.status import OperatorStatus, Wait
 
 _NUMBERS = ("rows", "size", "waiting rows", "late", "shed")
@@ -27,6 +28,8 @@ def state(moment: Moment) -> Iterator[Section]:
     waits = [(operator, wait) for operator in operators for wait in operator.waits]
     yield Section("waits", "Who waits, the longest first", _waits(waits, moment))
     yield Section("reasons", "Rows that were late, shed or dropped", _reasons(operators))
+    if status is not None and status.expectations:
+        yield Section("expectations", "Expectations", _expectations(status.expectations))
     if status is not None and status.filters:
         rows = [(each.name, count(each.rows), count(each.filtered)) for each in status.filters]
         yield Section("filters", "Filters", table(("filter", "rows", "filtered"), rows, numbers=("rows", "filtered")))
@@ -54,6 +57,24 @@ def _operators(operators: Sequence[OperatorStatus], noted: Html | None) -> Html:
     ]
     made = table(("operator", "kind", *_NUMBERS, "counted"), rows, numbers=_NUMBERS, empty="No operator keeps state.")
     return el("div", noted, made)
+
+
+def _expectations(several: Sequence[ExpectationStatus]) -> Html:
+    rows: list[Sequence[Child]] = [
+        (
+            each.name,
+            each.within,
+            mark("bad", "broken") if each.is_broken else mark("good", "met"),
+            each.on_fail,
+            percent(each.max_fraction),
+            f"{count(each.last_failed)} of {count(each.last_rows)}",
+            f"{count(each.failed)} of {count(each.rows)}",
+            f"{count(each.failed_total)} of {count(each.rows_total)}",
+        )
+        for each in several
+    ]
+    numbers = ("may fail", "last epoch", "this run", "in all")
+    return table(("expectation", "within", "", "on_fail", *numbers), rows, numbers=numbers)
 
 
 def _waits(waits: Sequence[tuple[OperatorStatus, Wait]], moment: Moment) -> Html:

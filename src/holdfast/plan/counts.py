@@ -54,6 +54,18 @@ class Observed:
         reasons = row_batches.added(self.reasons, other.reasons)
         return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None), reasons)
 
+    def since(self, before: Observed) -> Observed:
+        """Return what was counted after something, of counts that grow.
+
+        Examples
+        --------
+        >>> Observed(9, 3, 7, {"no number": 3}).since(Observed(5, 2, 6, {"no number": 2}))
+        Observed(rows=4, rejects=1, timestamp_max=7, reasons={'no number': 1})
+        """
+        left = {reason: count - before.reasons.get(reason, 0) for reason, count in self.reasons.items()}
+        reasons = {reason: count for reason, count in left.items() if count > 0}
+        return Observed(self.rows - before.rows, self.rejects - before.rejects, self.timestamp_max, reasons)
+
 
 @dataclass(frozen=True)
 class EpochReport:
@@ -133,6 +145,11 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     return EpochReport(observed, buckets, tuple(state), outlets, tally, side_by_side(waves))
 
 
+def observed_since(before: Mapping[str, Observed], now: Mapping[str, Observed]) -> dict[str, Observed]:
+    """Return what was counted between two looks at counts that grow: an attempt that failed has counted rows, too."""
+    return {name: of.since(before.get(name, Observed())) for name, of in now.items()}
+
+
 def add_tally(tally: dict[str, dict[str, int]], other: Tally) -> None:
     """Add what was counted elsewhere.
 
@@ -186,6 +203,10 @@ class Counts:
         mine["out"] += left
         if drops:
             self._note(name, Observed(came, came - left))
+
+    def expect(self, name: str, came: int, failed: int) -> None:
+        """Count the rows that reached an expectation, and those that did not meet it."""
+        self._note(name, Observed(came, failed))
 
     def flowed(self, name: str, counted: Mapping[str, int]) -> None:
         """Count what became of the rows of an operator with state, or of a sink."""

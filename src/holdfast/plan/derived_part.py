@@ -130,7 +130,7 @@ def _schema(node: Node, before: pa.Schema, unchanged: dict[str, Unchanged]) -> p
     way = lowering_of(node).in_spark
     if way is InSpark.SELECT:
         return derived_items(spec.items, before)
-    if way is InSpark.FILTER:
+    if way in (InSpark.FILTER, InSpark.EXPECT):
         test = derived(spec.condition, before) if isinstance(spec.condition, str) else None
         return before if test is not None and test.type == pa.bool_() else None
     stated = spec.statement if way is InSpark.SQL else None

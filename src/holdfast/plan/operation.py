@@ -27,6 +27,8 @@ class Made(NamedTuple):
     batches: Batches
     due: int
     """How many rows must have left it: by its own count, and not of ``batches``."""
+    failed: int | None = None
+    """Of an expectation: how many rows did not meet it."""
 
 
 class Operation(Protocol):

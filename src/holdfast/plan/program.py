@@ -129,6 +129,8 @@ class Program:
             done.append(made.batches)
             if counts is not None and step.name:
                 counts.passed(step.name, _rows(*inputs), made.due, _rows(made.batches), drops=step.drops)
+                if made.failed is not None:
+                    counts.expect(step.name, _rows(*inputs), made.failed)
         laps.to(OTHER)
         for sink, end, schema in zip(self.routes.sinks, self.ends, self.routes.schemas, strict=True):
             for rows in done[end]:
@@ -189,6 +191,24 @@ class Keep:
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
         return _choose(inputs[0], self.condition.evaluate)
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Count the rows for which a condition is not true, and pass them on, or drop them."""
+
+    condition: Columnar
+    drops: bool
+
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns that it uses, of which some are wanted."""
+        return wanted | self.condition.reads
+
+    def apply(self, inputs: Sequence[Batches]) -> Made:
+        """Return the step's output."""
+        good = _choose(inputs[0], self.condition.evaluate)
+        failed = _rows(*inputs) - good.due
+        return Made(good.batches, good.due, failed) if self.drops else Made(inputs[0], _rows(*inputs), failed)
 
 
 @dataclass(frozen=True)

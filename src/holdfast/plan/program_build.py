@@ -35,6 +35,7 @@ from holdfast.plan.program import (
     Program,
     ProgramStep,
     Unite,
+    Verify,
     WithoutRejects,
 )
 from holdfast.plan.routes import Routes
@@ -223,11 +224,17 @@ def _keep(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None
     return _kept(spec.condition, inputs[0]) if isinstance(spec.condition, str) else None
 
 
-def _kept(condition: str, before: Before) -> Made | None:
+def _kept(condition: str, before: Before) -> tuple[Keep, pa.Schema, Evaluations] | None:
     test = columnar(condition, before.schema)
     if test is None or test.type != pa.bool_() or (after := after_filter(before.evaluations, test)) is None:
         return None
     return Keep(test), before.schema, after
+
+
+def _verify(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
+    spec: Any = node.spec
+    kept = _kept(spec.condition, inputs[0])
+    return None if kept is None else (Verify(kept[0].condition, spec.drops), *kept[1:])
 
 
 def _compute(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
@@ -376,6 +383,7 @@ WAYS: Mapping[InArrow, Callable[[Builder, Node], int | None]] = {
     InArrow.REJECTS: Builder._rejects,
     InArrow.COMPUTE: _computed(_compute),
     InArrow.KEEP: _computed(_keep),
+    InArrow.VERIFY: _computed(_verify),
     InArrow.BETWEEN: _computed(_cut_to_span),
     InArrow.IDENTIFY: _computed(_identify),
     InArrow.CALL: _computed(_call),

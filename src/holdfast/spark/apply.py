@@ -13,6 +13,8 @@ from pyspark.sql import functions as F
 
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import InvalidPipeline
+from holdfast.graph.nodes import Node
+from holdfast.operators.arguments import closed
 from holdfast.operators.row_id import check_into
 from holdfast.operators.sql import TABLE
 from holdfast.plan.feeds import Unchanged
@@ -100,6 +102,39 @@ def filtered(spec: Any, frame: DataFrame) -> DataFrame:
     """
     condition = spec.condition
     return frame.filter(condition if isinstance(condition, str) else _column_of(condition(frame)))
+
+
+def marked_unmet(spec: Any, frame: DataFrame) -> DataFrame:
+    """Return the frame with one more column: whether a row does not meet an expectation."""
+    mark = F.expr(f"NOT coalesce(({closed(spec.condition)}), false)")
+    return frame.select("*", mark.alias("__holdfast_unmet"))
+
+
+def counted_unmet(frame: DataFrame, node: Node, is_its: Column, mark: Column) -> DataFrame:
+    """Return the frame with its rows counted as they pass, those that do not meet an expectation apart, or dropped.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Its rows, and others.
+    node : Node
+        The expectation.
+    is_its : Column
+        Whether a row is its.
+    mark : Column
+        Whether a row does not meet it.
+    """
+    spec: Any = node.spec
+    fails = is_its & mark
+    counts = [F.count(F.when(is_its, 1)), F.count(F.when(fails, 1)), F.lit(None).cast("long")]
+    named = [count.alias(name) for count, name in zip(counts, ("rows", "rejects", "timestamp_max"), strict=True)]
+    counted = frame.observe(observation(node.name), *named)
+    return counted.filter(~F.coalesce(fails, F.lit(False))) if spec.drops else counted
+
+
+def observation(name: str) -> str:
+    """Return the name under which Spark reports what it counted at a node."""
+    return f"holdfast_{name}"
 
 
 def queried(spec: Any, frame: DataFrame) -> DataFrame:

@@ -196,6 +196,12 @@ class _Compiler:
             self.analysis[step.node.name] = apply.unchanged(before, made)
         return distinct(with_named_udfs(before, made, step.title, step.node.name), step.title)
 
+    def _expect(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
+        marked = self._made(step, inputs[0], apply.marked_unmet)
+        return apply.counted_unmet(marked, step.node, F.lit(True), F.col(f"`{marked.columns[-1]}`")).drop(
+            marked.columns[-1]
+        )
+
     def _batches(self, step: CompileStep, inputs: Sequence[DataFrame]) -> DataFrame:
         function = self._batch_function(step, inputs[0].schema)
         return inputs[0].mapInArrow(function, private.spark_schema(function.schema))
@@ -343,6 +349,12 @@ class _WideCompiler:
         applied = self._parent._made(step, proxy, apply_to)
         self._columns[step] = self._wide.graft(tag, proxy, applied, self._new_tag(), step)
 
+    def _add_expected(self, step: CompileStep, tags: list[int]) -> None:
+        self._add_rowwise(step, tags, apply.marked_unmet)
+        *kept, (_, mark) = self._columns[step]
+        self._columns[step] = kept
+        self._wide.frame = apply.counted_unmet(self._wide.frame, step.node, F.col(STEP) == tags[0], F.col(mark))
+
     def _add_batches(self, step: CompileStep, tags: list[int]) -> None:
         (tag,), (before,) = tags, step.inputs
         self._tag[step] = tag
@@ -441,6 +453,7 @@ WAYS: Mapping[InSpark, _Lowered] = {
     InSpark.FUNCTION: _rowwise(apply.transformed),
     InSpark.SELECT: _rowwise(apply.selected),
     InSpark.FILTER: _rowwise(apply.filtered),
+    InSpark.EXPECT: _Lowered(_Compiler._expect, _WideCompiler._add_expected),
     InSpark.IDENTIFIED: _rowwise(apply.identified),
     InSpark.SPAN: _rowwise(apply.clipped),
     InSpark.SQL: _rowwise(apply.queried),

@@ -25,9 +25,9 @@ from holdfast.checkpoint.progress import EpochSpan
 from holdfast.commit.coordinator import Coordinator
 from holdfast.connectors.reading import row_batches
 from holdfast.errors import HoldfastError, Unavailable, invariant
-from holdfast.plan.audit import Auditor
 from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.epoch_times import EpochTimes
+from holdfast.plan.expectations import EpochChecks
 from holdfast.plan.levels.parts import Dues
 from holdfast.plan.lookup_versions import LookupVersions
 from holdfast.plan.pressure import BackPressure, Ramp
@@ -97,8 +97,8 @@ class EpochLoop:
         Holds sources back where operators limit what waits.
     ramp : Ramp, optional
         Limits the first epochs.
-    auditor : Auditor, optional
-        Holds the counts of each epoch to the audit.
+    checks : EpochChecks, optional
+        Hold the counts of each epoch to the audit, and to what the user expects.
     lookups : LookupVersions, optional
         Decides which versions of their tables the look-ups of an epoch see.
     note_parts : callable, optional
@@ -126,7 +126,7 @@ class EpochLoop:
         is_at_pts: bool = False,
         pressure: BackPressure | None = None,
         ramp: Ramp | None = None,
-        auditor: Auditor | None = None,
+        checks: EpochChecks | None = None,
         lookups: LookupVersions | None = None,
         note_parts: Callable[[Iterable[str], int], None] = lambda sinks, epoch: None,
         note_end: Callable[[Positions, EpochEnd], None] | None = None,
@@ -143,7 +143,7 @@ class EpochLoop:
         self._ramp = ramp
         self._explanations = explanations
         self._pressure = pressure
-        self._auditor = auditor
+        self.checks = checks or EpochChecks()
         self._lookups = lookups
         self._note_parts = note_parts
         self._note_end = note_end
@@ -209,11 +209,6 @@ class EpochLoop:
         """The sources that back-pressure holds now."""
         return frozenset() if self._pressure is None else self._pressure.held
 
-    @property
-    def audit_difference(self) -> int:
-        """Rows by which epochs of this run did not add up."""
-        return 0 if self._auditor is None else self._auditor.difference
-
     def begin_worker(self) -> None:
         """Begin the kept worker, if there is one, for the first epoch."""
         if (here := self._evaluation.here) is not None:
@@ -258,8 +253,7 @@ class EpochLoop:
         parts, report = found.parts, found.report
         faults.reach("after-stage", epoch, self._pipeline)
         rows = {sink: sum(part.row_count for part in each) for sink, each in parts.items()}
-        if self._auditor is not None:
-            self._auditor.look(epoch, report, rows)
+        expected = self.checks.look(epoch, report, rows, is_new=len(claim.sinks) == len(self._sinks))
         evaluated = time.perf_counter()
         self.times.mark()
         ended = replace(ended, pts=self._pts_of(report))
@@ -271,6 +265,7 @@ class EpochLoop:
             pts=ended.pts,
             explanations=self._explanations.take(parts),
             recent_ends=self._recent_ends(start.positions, ended),
+            expected=expected,
         )
         self.doing = f"publishing epoch {epoch}"
         self._coordinator.commit(claim, record, parts)
@@ -281,8 +276,7 @@ class EpochLoop:
         if self._ramp is not None and not is_replay:
             self._ramp.note(committed - started)
         self._note(end, report.observed)
-        if self._auditor is not None:
-            self._auditor.note(epoch, report, rows)
+        self.checks.note(epoch, report, rows, expected)
         self._has_ended(start, ended)
         self.times.note(report.waves, self._coordinator.busy, epoch=epoch, rows=sum(rows.values()))
         self._reports.note(epoch, self._relieved(start, end, report.buckets), self.source_reasons)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.capabilities import offers
 from holdfast.errors import crossing
-from holdfast.plan.counts import Counts, EpochReport, Observed, united
+from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
@@ -77,7 +77,7 @@ class SparkEvaluation:
     routes : Routes
         How the plan's rows are assigned to sinks.
     observe : callable
-        Returns what Spark counted in the epoch that was just evaluated.
+        Returns what Spark counted in all attempts at the epoch that is evaluated.
     """
 
     routes: Routes
@@ -86,6 +86,7 @@ class SparkEvaluation:
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Bring the epoch's rows to the driver as Arrow: no Python worker takes part."""
+        before = self.observe()
         try:
             table: pa.Table = batch.toArrow()
         except pa.ArrowInvalid:
@@ -97,13 +98,15 @@ class SparkEvaluation:
                 return None
             raise
         tables = self.routes.split_table(table)
-        return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, EpochReport(self.observe()))
+        report = EpochReport(observed_since(before, self.observe()))
+        return Evaluated({sink: (Carried(tables[sink]),) for sink in sinks}, report)
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the plan and the writers in one job."""
+        before = self.observe()
         rows = batch.mapInArrow(PlanTask(staging, self.routes), ANSWERS).collect()
         parts, report = answered(rows, staging.writers)
-        return Evaluated(parts, united([EpochReport(self.observe()), report]))
+        return Evaluated(parts, united([EpochReport(observed_since(before, self.observe())), report]))
 
 
 @dataclass(frozen=True)

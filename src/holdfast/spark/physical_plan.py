@@ -176,7 +176,8 @@ class PhysicalPlan:
     def probe(self, limit_s: float | None) -> Probe | None:
         """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
         program = self.program if self.stateful is None else self.stateful.stages.stages[0].program
-        return None if program is None else Probe(self.session, program, self._readers, self.parallelism, limit_s)
+        session = None if is_local(self.session) else self.session
+        return None if program is None else Probe(session, program, self._readers, self.parallelism, limit_s)
 
     @property
     def _readers(self) -> dict[str, Reader]:

@@ -26,6 +26,7 @@ from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.until import passed_mark, up_to
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.nodes import Node
+from holdfast.operators.expect import Expectation
 from holdfast.plan.counts import Observed
 from holdfast.plan.levels.packing import Packing
 from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
@@ -177,7 +178,7 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     time = F.lit(None).cast("long") if column is None else _microseconds(frame, column)
     highest = F.max(time if is_bound is None else F.when(~is_bound, time)) if column is not None else time
     counts = [F.count(one).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
-    return frame.observe(observation(node.name), *counts, *([_reasons()] if has_rejects else []))
+    return frame.observe(apply.observation(node.name), *counts, *([_reasons()] if has_rejects else []))
 
 
 def _reasons() -> Column:
@@ -199,19 +200,14 @@ def _microseconds(frame: DataFrame, column: str) -> Any:
     return value.cast("long")
 
 
-def observation(source: str) -> str:
-    """Return the name under which Spark reports what it counted at a source."""
-    return f"holdfast_{source}"
-
-
-def counts_of(query: StreamingQuery, sources: Sequence[Node]) -> dict[str, Observed]:
-    """Return Spark's counts at the watched sources for the epoch that was just evaluated."""
+def counts_of(query: StreamingQuery, nodes: Sequence[Node]) -> dict[str, Observed]:
+    """Return Spark's counts at watched sources and at expectations, of all attempts at the epoch that is evaluated."""
     found = {}
-    for source in [node.name for node in sources if is_watched(node)]:
-        counted = private.observed_metrics(query, observation(source))
+    for name in [node.name for node in nodes if node.kind == Expectation.kind or (node.is_source and is_watched(node))]:
+        counted = private.observed_metrics(query, apply.observation(name))
         if counted is not None:
             (rows, rejects, highest), reasons = counted
-            found[source] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
+            found[name] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
     return found
 
 

@@ -33,6 +33,7 @@ from holdfast.ports import Sink
 from holdfast.positions import Positions
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
+from holdfast.spark.health_watch import HealthWatch
 from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import counts_of
@@ -283,8 +284,8 @@ class Run:
     # --- what the epoch loop asks -------------------------------------------------------------------
 
     def observed(self) -> dict[str, Observed]:
-        """Return Spark's counts at the watched sources for the epoch that was just evaluated."""
-        return counts_of(self._query, self.pipeline.sources)
+        """Return Spark's counts at watched sources and expectations, of all attempts at the epoch that is evaluated."""
+        return counts_of(self._query, self.pipeline.nodes)
 
     # --- inside -------------------------------------------------------------------------------------
 
@@ -310,11 +311,13 @@ class Run:
     def _awaited(self) -> HoldfastError | None:
         """Wait for the query's end, or stop it; return why it failed, or None."""
         patience_s = 1 if self._has_passed is None else 0.1
+        watch = HealthWatch(self._lifecycle.tell_health)
         try:
             while self._query.isActive:
                 if self._is_stopping.is_set() and self._is_idle():
                     self._query.stop()
                     break
+                watch.look_if_due(self.status)
                 self._query.awaitTermination(patience_s) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
                 if self._has_passed is not None and not self._is_stopping.is_set() and self._has_passed():
                     log.info("pipeline %r ends: every source has passed the time", self.pipeline.name)

@@ -23,11 +23,12 @@ from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import Published
 from holdfast.commit.paced import SinkBacklog
 from holdfast.connectors.reading.partitioned import BOUND, beneath
+from holdfast.display.health import with_health
 from holdfast.display.tables import ShownStatus
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
-from holdfast.graph.nodes import Node, SinkNode
+from holdfast.graph.nodes import Node, SinkNode, in_order
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
@@ -87,7 +88,7 @@ class Sight:
     controls: Controls = field(default_factory=Controls)
     loop: EpochLoop = field(init=False)
     _rates: list[tuple[float, int]] = field(default_factory=list)
-    _behind: dict[str, BehindSince] = field(default_factory=dict)
+    _behind: dict[tuple[str, str], BehindSince] = field(default_factory=dict)
     _spark: SparkTimes = field(default_factory=SparkTimes)
 
     def status(self, state: State, error: HoldfastError | None, query: StreamingQuery) -> Status:
@@ -98,7 +99,7 @@ class Sight:
         published = counted.published
         rows = sum(sink.row_count for sink in published.values())
         is_idle = state == "running" and private.waits_for_rows(query.status)
-        return ShownStatus(
+        shown = ShownStatus(
             pipeline=self.pipeline.name,
             generation=self.coordinator.generation,
             state=state,
@@ -115,7 +116,8 @@ class Sight:
             retries=counted.retries,
             queue=counted.queue_length,
             in_doubt=counted.decided_unpublished,
-            audit_difference=self.loop.audit_difference,
+            audit_difference=self.loop.checks.difference,
+            expectations=self.loop.checks.expectations.statuses(),
             started_at_us=self.started_at_us,
             last_epoch=last,
             error=None if error is None else error.message,
@@ -126,6 +128,7 @@ class Sight:
             time=self._time_use(progress, waits_for=counted.waits_for, is_final=state in ("stopped", "failed")),
             totals=self.loop.times.totals,
         )
+        return with_health(shown)
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
         """Return where the time of the last epochs went; None before there was one."""
@@ -175,6 +178,8 @@ class Sight:
             waiting_epochs=backlog.epochs,
             waiting_rows=backlog.rows,
             waiting_since_us=backlog.since_us,
+            stale_s=self._stale_s(node),
+            freshness_s=None if node.freshness_us is None else node.freshness_us / 1e6,
         )
 
     def _filter(self, node: Node) -> FilterStatus:
@@ -186,7 +191,7 @@ class Sight:
 
     def _source(self, node: Node, *, is_idle: bool) -> SourceStatus:
         reached = self.loop.last_positions.positions.get(node.name, {})
-        positions = {segment: at for segment, at in reached.items() if segment not in MARKS.values()}
+        positions = _of_rows(reached)
         seen = self.loop.at_work or self.loop.last_positions  # an epoch that hangs has seen what is not published
         is_first = self.loop.last_positions is NOWHERE  # then a segment may begin anywhere: how many rows is not known
         newest = None if is_first else seen.newest.get(node.name)
@@ -207,11 +212,23 @@ class Sight:
             limit_rows_per_s=self.controls.limits.get(node.name),
         )
 
-    def _lag_s(self, name: str, positions: SourcePositions, seen: Offsets) -> float | None:
+    def _stale_s(self, sink: SinkNode) -> float | None:
+        """Return the age of the oldest row that was there and that a sink lacks."""
+        held = self.coordinator.holdings.get(sink.name, Held()).positions
+        seen = self.loop.at_work or self.loop.last_positions
+        ages = [
+            self._lag_s(node.name, _of_rows(held.get(node.name, {})), seen, sink.name)
+            for node in in_order(sink.inputs)
+            if node.is_source
+        ]
+        known = [age for age in ages if age is not None]
+        return max(known) if len(known) == len(ages) and known else None
+
+    def _lag_s(self, name: str, positions: SourcePositions, seen: Offsets, sink: str = "") -> float | None:
         newest = seen.newest.get(name)
         if newest is None or lag_between(positions, newest) is None:
             return None
-        behind = self._behind.setdefault(name, BehindSince())
+        behind = self._behind.setdefault((name, sink), BehindSince())
         return behind.lag_s(positions, newest, seen.batch_us, time.time_ns() // 1000)
 
     def _rate(self, rows: int) -> float:
@@ -220,6 +237,10 @@ class Sight:
         at, count = self._rates[0]
         self._rates.append((now, rows))
         return (rows - count) / (now - at) if now > at else 0.0
+
+
+def _of_rows(positions: SourcePositions) -> SourcePositions:
+    return {segment: at for segment, at in positions.items() if segment not in MARKS.values()}
 
 
 def _bound_us(node: Node, positions: SourcePositions) -> int | None:

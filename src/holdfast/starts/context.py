@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
 from holdfast.plan.program_build import build_program, has_user_code
 from holdfast.plan.shard_key import begin_keys
-from holdfast.ports import Store
+from holdfast.ports import Held, Store
 from holdfast.spark import private
 from holdfast.spark.compile import Compiled, as_spark_has_it, compile_pipeline
 from holdfast.spark.launch import stop_directory
@@ -83,8 +83,8 @@ class StartOptions:
     """The shard that is run alone."""
     pool: str = ""
     """Of Spark's scheduler, for the jobs of this run; empty: that of all which have none."""
-    on_takeover: Callable[[], None] | None = None
-    """Raises where the run may not go on, asked once no other run can write: another start has changed the shards."""
+    on_takeover: Callable[[Mapping[str, Held]], None] | None = None
+    """Given what sinks hold, raises where the run may not go on: its segments are other shards' by now."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 

@@ -233,12 +233,12 @@ class Starting:
             understood=own.participation.begun_together,
             on_expired=partial(check_given_again, inputs, remembering=remembering),
         )
+        check_none_was_resolved(store, directory, pipeline.name, {each.epoch for each in resumption.resolved})
         if self.asked.on_takeover is not None:
-            self.asked.on_takeover()
+            self.asked.on_takeover(resumption.held)
         place = sources_place(directory, pipeline.name)
         restore = partial(explained.restore, pipeline.sources, place, own.sinks, resumption.held)
         own.coordinator.retry(partial(restore, has_begun=has_begun), doing="restore what positions mean")
-        check_none_was_resolved(store, directory, pipeline.name, {each.epoch for each in resumption.resolved})
         upgrades, buckets, generation = own.physical.upgrades, own.physical.graph.buckets, own.coordinator.generation
         transfer = Transfer(store, pipeline.name, graph, schemas, upgrades, buckets, generation, context.clock)
         return replace(inputs, transfer=transfer), resumption

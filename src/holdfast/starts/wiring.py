@@ -26,7 +26,7 @@ from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
 from holdfast.graph.nodes import late_rows_read
-from holdfast.plan.audit import Auditor, kept_book
+from holdfast.plan.expectations import EpochChecks, Expectations, auditor_of
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookup_versions import LookupVersions, look_ups_of
@@ -117,8 +117,8 @@ class Wiring:
         barriers, journal = Barriers(), self._journal()
         checkpointer = self._checkpointer(user_data, barriers, journal)
         history = self._history(checkpointer)
-        auditor = self._auditor()
-        reports = self._reports(auditor)
+        checks = self._checks()
+        reports = self._reports(checks)
         run = self._run(reports, checkpointer, user_data)
         loop = EpochLoop(
             pipeline=self.own.asked.pipeline.name,
@@ -148,7 +148,7 @@ class Wiring:
             unrecorded=self._unrecorded(checkpointer, history, held),
             pressure=self._pressure(),
             ramp=self._ramp(),
-            auditor=auditor,
+            checks=checks,
             lookups=lookups,
             note_parts=self.own.participation.note,
             note_end=_noting(user_data, checkpointer, history),
@@ -283,18 +283,22 @@ class Wiring:
             self.own.coordinator.publish_held,
         )
 
-    def _auditor(self) -> Auditor | None:
-        on_audit = self.own.asked.settings.on_audit
-        if on_audit == "off":
-            return None
-        book = kept_book(self.own.context.store)
-        return Auditor(self.own.asked.pipeline.name, self.own.physical.audit, stops=on_audit == "stop", book=book)
+    def _checks(self) -> EpochChecks:
+        own = self.own
+        expectations = Expectations.of(own.asked.pipeline, own.coordinator.last_decided)
+        on_audit, audit = own.asked.settings.on_audit, own.physical.audit
+        return EpochChecks(expectations, auditor_of(own.asked.pipeline.name, audit, own.context.store, on_audit))
 
-    def _reports(self, auditor: Auditor | None) -> OperatorReports:
+    def _reports(self, checks: EpochChecks) -> OperatorReports:
         kinds = {node.name: node.kind for node in self.own.asked.pipeline.nodes if is_stateful_node(node)}
         drops = kinds.keys() - late_rows_read(self.own.asked.pipeline.nodes)
         return OperatorReports(
-            kinds, self.own.context.store, self.own.context.clock, self.own.coordinator.generation, auditor, drops
+            kinds,
+            self.own.context.store,
+            self.own.context.clock,
+            self.own.coordinator.generation,
+            checks.auditor,
+            drops,
         )
 
     def _ramp(self) -> Ramp:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -93,6 +93,22 @@ class Controls:
     def shared_by(self, shards: int) -> Controls:
         """Return what one of several shards is told: its share of each rate."""
         return replace(self, limits={name: rate / shards for name, rate in self.limits.items()})
+
+    def lines(self) -> Iterator[str]:
+        """Say what is in force.
+
+        Examples
+        --------
+        >>> list(Controls(("rides",), {"trips": 100.0}).lines())
+        ['paused: rides', 'limited: trips to 100 rows/s']
+        >>> list(Controls((SOURCES,), ends={"trips": {"log": 3}}).lines())
+        ['paused: all sources', 'it is being drained']
+        """
+        yield "paused: " + ("all sources" if SOURCES in self.paused else ", ".join(self.paused) or "none")
+        for source, rate in self.limits.items():
+            yield f"limited: {source} to {rate:g} rows/s"
+        if self.ends is not None:
+            yield "it is being drained"
 
     def as_json(self) -> dict[str, Any]:
         """Return it as a JSON value."""

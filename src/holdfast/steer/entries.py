@@ -125,6 +125,11 @@ class ControlLog:
         return records.load(ControlEntry, data, key=key, says=says, do=do)
 
 
+def made_id(command_id: str) -> str:
+    """Return the id of the entry by which a command says that what it was to make is there."""
+    return f"{command_id}-made"
+
+
 def in_force(store: Store) -> Controls:
     """Return what a pipeline was told that counts, for a start.
 

@@ -15,6 +15,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from holdfast.errors import InvalidPipeline
 from holdfast.ports import Store
 
 _NOTE = "steer/run.json"
@@ -34,12 +35,15 @@ class SteerPlace:
         Of the run.
     host, pid
         Where it runs.
+    directory : int
+        Number of the checkpoint's directory in its file system (inode), 0 where it is not known: a copy has another.
     """
 
     socket: str
     generation: int
     host: str
     pid: int
+    directory: int = 0
 
     @property
     def process(self) -> str:
@@ -47,29 +51,53 @@ class SteerPlace:
         return f"process {self.pid} on {self.host}"
 
 
-def write_place(store: Store, path: str, generation: int) -> None:
+def write_place(store: Store, directory: Path, path: str, generation: int) -> None:
     """Note where a run of a checkpoint listens.
 
     Parameters
     ----------
     store : Store
         The checkpoint; of one in an object store it is in the scratch of this machine alone.
+    directory : Path
+        The same.
     path : str
         The socket.
     generation : int
         Of the run.
     """
-    place = SteerPlace(path, generation, socket.gethostname(), os.getpid())
+    place = SteerPlace(path, generation, socket.gethostname(), os.getpid(), os.stat(directory).st_ino)
     store.put(_NOTE, json.dumps(asdict(place)).encode())
 
 
 def read_place(directory: Path) -> SteerPlace | None:
-    """Return where the last run of a checkpoint listens, or did; None where there was none."""
+    """Return where the last run of a checkpoint listens, or did; None where there was none.
+
+    A copy of a checkpoint has the note of the original, whose run is not its own.
+
+    Raises
+    ------
+    InvalidPipeline
+        If this user may not read it.
+    """
     try:
         said = json.loads((directory / _NOTE).read_bytes())
-        return SteerPlace(str(said["socket"]), int(said["generation"]), str(said["host"]), int(said["pid"]))
+        number = int(said.get("directory", 0))
+        if number and number != os.stat(directory).st_ino:
+            return None
+        return SteerPlace(str(said["socket"]), int(said["generation"]), str(said["host"]), int(said["pid"]), number)
+    except PermissionError:
+        raise of_another_user(f"checkpoint {str(directory)!r}") from None
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
+
+
+def of_another_user(what: str) -> InvalidPipeline:
+    """Return the error for a run of another user."""
+    return InvalidPipeline(
+        f"{what} is another user's.",
+        why="a run hears its own user alone, and root; and what is told to somebody else's would be heard by them.",
+        do="run this as the user of the run.",
+    )
 
 
 def is_own(connection: socket.socket, user: int | None = None) -> bool:

@@ -19,8 +19,10 @@ class CallerGone(OSError):
 
 
 VERSION = 1
-LINE_MAX = 1 << 16
-"""Bytes of a request."""
+LINE_MAX = 1 << 24
+"""Bytes of a request: a token has a position for each segment of a source, and may be given back."""
+
+_TOO_LONG = f"it has more than {LINE_MAX:,} bytes"
 
 Progress = Callable[[Mapping[str, Any]], None]
 """Tells the caller how far a command is; raises :class:`CallerGone` where it has gone."""
@@ -111,7 +113,10 @@ def request_line(request: SteerRequest) -> bytes:
     b'{"protocol":1,"id":"7","command":"pause","arguments":{"sources":["rides"]}}\n'
     """
     said = {"id": request.id, "command": request.command, "arguments": dict(request.arguments)}
-    return to_line({"protocol": VERSION, **said})
+    line = to_line({"protocol": VERSION, **said})
+    if len(line) > LINE_MAX:
+        raise wrong_request(_TOO_LONG)
+    return line
 
 
 def read_request(line: bytes) -> SteerRequest:
@@ -123,7 +128,7 @@ def read_request(line: bytes) -> SteerRequest:
         If it is none, or of a later version.
     """
     if len(line) > LINE_MAX:
-        raise wrong_request(f"it has more than {LINE_MAX:,} bytes")
+        raise wrong_request(_TOO_LONG)
     try:
         said = json.loads(line)
         version, named, arguments = said["protocol"], (said["id"], said["command"]), said.get("arguments", {})

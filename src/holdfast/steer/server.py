@@ -82,6 +82,9 @@ class _Hearing(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         while line := self.rfile.readline(LINE_MAX + 1):
+            rest = line  # of an overlong line: it is no request of its own
+            while rest and not rest.endswith(b"\n"):
+                rest = self.rfile.readline(LINE_MAX)
             self._tell(self._answer(line))
 
     def _answer(self, line: bytes) -> Mapping[str, Any]:
@@ -97,8 +100,8 @@ class _Hearing(socketserver.StreamRequestHandler):
         except CallerGone:
             raise
         except Exception as error:
-            log.exception("a command to the run has failure")
-            what = f"the command has failure: {type(error).__name__}: {error}"
+            log.exception("a command to the run has failed")
+            what = f"the command has failed: {type(error).__name__}: {error}"
             return failure(InternalError(what, why="this is a mistake in Holdfast.", do=REPORT))
 
     def _progress(self, said: Mapping[str, Any]) -> None:

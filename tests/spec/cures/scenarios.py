@@ -327,7 +327,7 @@ SCENARIOS = {
         lambda work: hf.Pipeline("trips", numbers() | hf.write.memory("kept")),
     ),
     "rejects of a source that fails": Scenario(
-        "graph/nodes.py:_rejects InvalidPipeline 2",
+        "graph/side_outputs.py:no_rejects InvalidPipeline",
         lambda work: hf.read.files("in", format="json", schema="n BIGINT").rejects,
         'on_bad_row="reject"',
         lambda work: hf.read.files("in", format="json", schema="n BIGINT", on_bad_row="reject").rejects,

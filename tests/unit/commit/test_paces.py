@@ -205,6 +205,29 @@ def test_a_sink_that_does_not_answer_when_it_is_due_stops_the_run_and_loses_noth
     assert bench.ids("slow") == bench.ids("fast") == [1]
 
 
+def test_a_sink_with_a_pace_that_does_not_answer_holds_up_no_other_one_at_a_takeover(bench):
+    """Of two with a pace the other gets what waits; one without gets what is decided after that, and is swept."""
+    paces, names = {"slow": SinkPace(every_epochs=9), "slower": SinkPace(every_epochs=9)}, ("slow", "slower", "fast")
+    bench.targets["slower"] = SimulatedTarget()
+    older = bench.open(paces, names=names)
+    for epoch in (1, 2):
+        commit(older, epoch)
+    bench.failures.add("fast", "publish", Failure.UNAVAILABLE, times=2)
+    with pytest.raises(Unavailable):
+        commit(older, 3, lambda name: staged(bench, older, name, 3))
+    staged(bench, older, "fast", 4)
+    bench.failures.add("slow", "publish", Failure.UNAVAILABLE, times=1000)
+    with pytest.raises(Unavailable, match="in sink 'slow'"):
+        bench.open(paces, names=names)
+    assert (bench.ids("slow"), bench.ids("slower"), bench.ids("fast")) == ([], [1, 2, 3], [1, 2, 3])
+    assert bench.targets["fast"].leftovers() == []
+    assert set(bench.standings().values()) == {Standing.OPEN}
+    bench.failures = ScriptedFailures()
+    bench.open(paces, names=names)
+    assert set(bench.standings().values()) == {Standing.DONE}
+    assert bench.ids("slow") == bench.ids("slower") == bench.ids("fast") == [1, 2, 3]
+
+
 def test_a_run_that_was_fenced_publishes_nothing_that_waits(bench):
     old = bench.open()
     commit(old, 1)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast.commit.owner import this_process
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.kept_shard import KeptShard, ShardRun, ShardWays
+from holdfast.controller.rivals import Rivals
 from holdfast.errors import (
     KINDS,
     Corrupt,
@@ -85,6 +87,7 @@ class Field:
     runs: dict[int, list[ScriptedRun]] = field(default_factory=dict)
     refusals: dict[int, list[HoldfastError]] = field(default_factory=dict)
     taken_over: list[int] = field(default_factory=list)
+    rival: HoldfastError | None = None
     torn_down: list[str] = field(default_factory=list)
     named: list[tuple[str, int]] = field(default_factory=list)
     records: list[Any] = field(default_factory=list)
@@ -103,12 +106,17 @@ class Field:
         self.runs.setdefault(shard, []).append(run)
         return run
 
+    def check(self) -> None:
+        if self.rival is not None:
+            raise self.rival
+
     def shard(self, number: int, retry: RetryPolicy) -> KeptShard:
         ways = ShardWays(
             start=lambda: self.started(number),
             take_over=lambda: self.taken_over.append(number),
             translate=lambda error: error if isinstance(error, HoldfastError) else InternalError(str(error)),
             has_jvm=lambda: self.has_jvm,
+            check=self.check,
         )
         return KeptShard(number, f"trips-{number}", ways, retry)
 
@@ -188,6 +196,7 @@ def test_another_failure_is_tried_a_number_of_times_unless_an_epoch_is_published
         assert len(shards.refusals[1]) == 9 - 2, "the run that published nothing is the first of the row"
         assert run.is_active
         assert [each.state for each in run.status().shards] == ["running", "failed", "running"]
+        eventually(lambda: shards.taken_over[-1:] == [1])
     with pytest.raises(InternalError, match="broken"):
         run.wait()
 
@@ -199,6 +208,7 @@ def test_a_shard_whose_error_stays_is_down_and_the_others_go_on(shards: Field, e
         eventually(lambda: run.status().shards[1].state == "failed")
         assert run.status().shards[1].error == error.message
         assert run.is_active
+        eventually(lambda: shards.taken_over == [1], what="what it has left open is swept")
         assert len(shards.runs[1]) == 1
         for number in (0, 2):
             shards.runs[number][0].end()
@@ -212,6 +222,32 @@ def test_another_controller_stops_all_shards(shards: Field) -> None:
         with pytest.raises(Fenced):
             run.wait(60)
         assert all(not each.is_active for several in shards.runs.values() for each in several)
+
+
+def test_a_shard_that_waits_is_neither_started_nor_taken_over_beside_another_controller(shards: Field) -> None:
+    """Else that one, whose shard would be fenced, stops with all its shards."""
+    with running(shards, retry=RetryPolicy(4, 0.2, 0.2)) as run:
+        shards.refusals[1] = [AWAY]
+        shards.runs[1][0].end(AWAY)
+        eventually(lambda: shards.taken_over == [1])
+        shards.rival = Fenced("shard 0 was taken over")
+        with pytest.raises(Fenced, match="shard 0"):
+            run.wait(60)
+    assert (len(shards.runs[1]), shards.taken_over) == (1, [1])
+
+
+def test_a_process_that_takes_a_shard_over_beside_this_one_is_a_rival() -> None:
+    stores = [SimulatedStore(), SimulatedStore()]
+    at = "generations/{:08d}.json".format
+    elsewhere = json.dumps({"host": "elsewhere", "pid": 7}).encode()
+    stores[0].put(at(3), elsewhere)  # the controller before
+    rivals = Rivals("trips", stores)
+    for store in stores:
+        store.put(at(4), this_process(1))
+    rivals.check()
+    stores[1].put(at(5), elsewhere)
+    with pytest.raises(Fenced, match="shard 1 of pipeline 'trips' was taken over by process 7 of host 'elsewhere'"):
+        rivals.check()
 
 
 def test_the_end_of_the_jvm_ends_all_shards(shards: Field) -> None:

@@ -24,6 +24,7 @@ from holdfast.connectors.segments.sink import SegmentsSink
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
 from holdfast.errors import Corrupt, Diverged, Fenced, InDoubt, InvalidPipeline, Unavailable
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Publication, RunIdentity
+from holdfast.shards.naming import shard_name
 from holdfast.store import durable
 
 pytestmark = pytest.mark.slow
@@ -204,6 +205,29 @@ def test_a_change_that_fits_no_file_or_no_layout_is_refused_before_anything_is_w
     with pytest.raises(InvalidPipeline, match="partitioned by nothing"):
         opened(tmp_path, 2, partition_by=())
     opened(tmp_path, 2).close()
+
+
+@pytest.mark.parametrize("partition_by", [("word",), ()])
+def test_a_shard_without_rows_may_have_a_column_that_files_of_others_lack(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    first = opened(tmp_path, seal=(whatever,), partition_by=partition_by)
+    publish(first, 1, [(1, "a")])
+    first.sealing.tend()
+    first.close()
+    wide = pa.schema([*SCHEMA, ("note", pa.string())])
+
+    def opened_as(pipeline: str, schema: pa.Schema = wide, **values: object) -> None:
+        spec = SegmentsSinkSpec(os.fspath(tmp_path), seal=(), **{"partition_by": partition_by, **values})  # type: ignore[arg-type]
+        spec.connected("out", pipeline, schema, is_tended=False).close()
+
+    opened_as(shard_name(PIPELINE, 2))
+    with pytest.raises(InvalidPipeline, match="'note'"):
+        opened_as("others")
+    with pytest.raises(InvalidPipeline, match="'id'"):
+        opened_as(shard_name(PIPELINE, 2), pa.schema([("id", pa.list_(pa.string())), ("word", pa.string())]))
+    with pytest.raises(InvalidPipeline, match="partitioned by"):
+        opened_as(shard_name(PIPELINE, 2), partition_by=("id",))
 
 
 def test_a_directory_with_files_of_others_must_fit(tmp_path: Path) -> None:

@@ -139,9 +139,14 @@ def test_rows_that_are_sent_again_have_numbers_too_and_a_part_begins_at_its_own(
 
 
 def probed(*parts, limit_s=None):
-    """Return the numbers of the rows that a probe of some parts finds."""
-    probe = Probe(Session(), None, {}, len(parts), limit_s)
-    return [number for number, _ in probe.rows([(part, part.low + 3) for part in parts], 10)]
+    """Return the numbers of the rows that a probe of some parts finds, in a job and without one."""
+    pairs = [(part, part.low + 3) for part in parts]
+    in_job, here = (
+        [number for number, _ in Probe(session, None, {}, len(parts), limit_s).rows(pairs, 10)]
+        for session in (Session(), None)
+    )
+    assert in_job == here
+    return here
 
 
 def test_a_part_whose_process_ends_before_it_begins_with_a_row_is_left_to_trials(tmp_path, caplog):

@@ -21,6 +21,7 @@ from holdfast.errors import Corrupt, Diverged, HoldfastError, InternalError, Inv
 from holdfast.graph.hooks import Lifecycle, raised
 from holdfast.graph.trigger import available_now
 from holdfast.plan.epoch_times import EpochTimes
+from holdfast.plan.expectations import EpochChecks
 from holdfast.plan.report import OperatorReports
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.run import Run
@@ -103,7 +104,7 @@ class Bench:
             last_epoch=None,
             last_positions=NOWHERE,
             at_work=None,
-            audit_difference=0,
+            checks=EpochChecks(),
             source_rows={},
             source_rejects={},
             source_reasons={},

@@ -44,6 +44,7 @@ def byte_stream(
     commit_every: str | int | None = None,
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Append messages (a timestamp and bytes) to streams that can be read from any time on.
@@ -79,6 +80,9 @@ def byte_stream(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name; the streams are kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -124,7 +128,7 @@ def byte_stream(
             None if retain_bytes is None else units.size_bytes(retain_bytes, argument="retain_bytes"),
         )
         own_pace = pace(commit_every, node="write.byte_stream")
-    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,7 @@ def http(
     attempts: int = 10,
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Post rows to an HTTP server, each under its id; at-least-once, and once in effect where it honours the key.
@@ -82,6 +83,9 @@ def http(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -116,7 +120,7 @@ def http(
             timeout_us,
             attempts,
         )
-    return nodes.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill, freshness=freshness)
 
 
 @dataclass(frozen=True)

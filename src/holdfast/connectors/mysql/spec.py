@@ -37,6 +37,7 @@ def mysql(
     commit_every: str | int | None = None,
     on_new_column: OnNewColumn = "add",
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows to a table of MySQL or MariaDB, exactly once.
@@ -69,6 +70,9 @@ def mysql(
         ``holdfast plan`` says which.  A column of the key is never added.
     name : str, optional
         The sink's name: its ledger row is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -86,7 +90,7 @@ def mysql(
         check_no_control("write.mysql", control)
         spec = MysqlSpec(url, table, TableMode.of(mode, key, delete, rewindable, on_new_column))
         own_pace = pace(commit_every, node="write.mysql", key=spec.mode.key)
-    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def postgres(
     commit_every: str | int | None = None,
     on_new_column: OnNewColumn = "add",
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows to a PostgreSQL table, exactly once.
@@ -75,6 +76,9 @@ def postgres(
         ``holdfast plan`` says which.  A column of the key is never added.
     name : str, optional
         The sink's name: its ledger row is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -94,7 +98,7 @@ def postgres(
         own_pace = pace(
             commit_every, node="write.postgres", key=() if columns else spec.mode.key
         )  # commands have no key
-    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ def redis(
     expire_after: str | None = None,
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows to a Redis server, exactly once, and each row under its id.
@@ -60,6 +61,9 @@ def redis(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The sink's name: its ledger is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -82,7 +86,7 @@ def redis(
         check_no_control("write.redis", control)
         expire_ms = None if expire_after is None else units.duration_us(expire_after, argument="expire_after") // 1_000
         spec = RedisSpec(url, key, kind, id, max_length, expire_ms)
-    return nodes.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ How many rows of which partitions a journal file has: as columns, since it may b
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import re
@@ -23,9 +22,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast import faults
-from holdfast.connectors.kit.files.own_files import visible_paths
+from holdfast.connectors.kit.files.own_files import tag_of, visible_paths
 from holdfast.connectors.segments.entries import SegmentsEntry
 from holdfast.errors import InDoubt, InvalidPipeline
+from holdfast.shards.naming import shard_of
 from holdfast.store import durable
 from holdfast.types.schema import unite_schemas
 
@@ -56,7 +56,8 @@ class Places:
         self.journal = os.path.join(self.own, "journal")
         self.sealing = os.path.join(self.own, "sealing")
         self.explanations = os.path.join(self.own, "positions")
-        self._tag = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:8]
+        self._pipeline, self._sink = pipeline, sink
+        self._tag = tag_of(pipeline, sink)
         self._finished = 0
         """Number of the last entry whose renames are known to be done."""
 
@@ -72,6 +73,14 @@ class Places:
         ours = re.compile(rf"segment-\d+-\d+-{self._tag}-[0-9a-f]+\.parquet")
         paths = visible_paths(self.directory)
         return [self.path(path) for path in paths if ours.fullmatch(os.path.basename(path))]
+
+    def tags_of_shards(self) -> set[str]:
+        """Return what the names of the files have that the pipeline's other shards seal here."""
+        with durable.explained(f"reading {self.directory}"):
+            names = os.listdir(os.path.join(self.directory, OWN_DIRECTORY))
+        pipeline, _ = shard_of(self._pipeline)
+        others = (name for name in names if shard_of(name)[0] == pipeline and name != self._pipeline)
+        return {tag_of(name, self._sink) for name in others}
 
     def path(self, relative: str) -> str:
         """Return an absolute path."""

@@ -12,10 +12,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from holdfast.connectors.control.columns import ControlColumns
 from holdfast.connectors.kit import refusals
@@ -400,16 +401,27 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
         return found
 
     def _check_past(self, partition_by: tuple[str, ...]) -> None:
-        """Compare columns and layout with what is there: with the manifest, or where there is none, with the files."""
+        """Compare columns and layout with what is there: with the manifest, or where there is none, with the files.
+
+        Files of the pipeline's other shards are as earlier ones of its own: the columns may have changed since.
+        """
         with durable.explained(f"reading the manifest of sink {self.name!r}"):
             holdings = self._manifest.holdings()
         if holdings.schema:
             partitions = [*holdings.growing, *(segment.partition for segment in holdings.recent)]
             after = self._schema_behind(holdings.changes)
             check_change(self.name, decode_schema(holdings.schema), after, partition_by, partitions)
-        else:
-            directory = self.places.directory
-            check.check_existing(self.name, directory, self._schema, format_name="parquet", partition_by=partition_by)
+            return
+        directory, shards = self.places.directory, self.places.tags_of_shards()
+        for path in check.newest_files(directory):
+            if check.tag_in(path) in shards:
+                with suppress(FileNotFoundError):  # removed meanwhile: retention, a seal
+                    partition = os.path.relpath(os.path.dirname(path), directory).removeprefix(".")
+                    check_change(self.name, pq.read_schema(path), self._schema, partition_by, [partition])
+            else:
+                check.check_file(
+                    self.name, directory, path, self._schema, format_name="parquet", partition_by=partition_by
+                )
 
     # --- the manifest -------------------------------------------------------------------------------------------
 

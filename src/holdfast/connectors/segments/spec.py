@@ -43,6 +43,7 @@ def segments(
     control: str | None = None,
     extra: str | None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows as files of a chosen size, each epoch exactly once, whatever the trigger.
@@ -86,6 +87,9 @@ def segments(
         stored.
     name : str, optional
         The node's name; the sink's manifest is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -125,7 +129,7 @@ def segments(
             compact,
             ControlColumns.of("write.segments", control, extra),
         )
-    return nodes.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill, freshness=freshness)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ def sqlite(
     control: str | None = None,
     extra: str | None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows to a table of a SQLite file, exactly once.
@@ -72,6 +73,9 @@ def sqlite(
         ``holdfast plan`` says which.  A column of the key is never added.
     name : str, optional
         The sink's name: its ledger row is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -89,7 +93,7 @@ def sqlite(
         columns = ControlColumns.of("write.sqlite", control, extra)
         spec = SqliteSpec(os.fspath(path), table, TableMode.of(mode, key, delete, rewindable, on_new_column), columns)
         own_pace = pace(commit_every, node="write.sqlite", key=() if columns else spec.mode.key)  # commands have no key
-    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace, freshness=freshness)
 
 
 @dataclass(frozen=True)

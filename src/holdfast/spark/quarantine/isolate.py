@@ -61,7 +61,7 @@ class Suspicion:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
         found = planned(self.spark, self.header)
         is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
-        if error.is_of_timer or (isinstance(error, BadRow) and error.is_decided):
+        if error.is_of_timer or (isinstance(error, BadRow) and (error.is_decided or error.is_expected)):
             return error  # no row can be left out of that epoch
         if found is None or not is_code or error.participant in hooks.NAMES:
             return error

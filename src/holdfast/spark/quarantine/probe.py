@@ -1,10 +1,11 @@
-"""A probe: one job that finds the rows of an epoch which end or hang the process that evaluates them, or raise.
+"""A probe finds the rows of an epoch which end or hang the process that evaluates them, or raise.
 
 A trial only shows whether a part of an epoch fails, and costs a job, and several dead workers where a row ends them.
-In a probe each task evaluates its part in a process beside the worker, which reports the rows that it begins; so one
-death narrows the search to a few rows, and the next process evaluates those in smaller groups.  It precedes the trials
-where an Arrow program computes what is upstream of state and sinks; what it leaves (rows that fail only together, or in
-the state, or in a sink) is found by trials.
+A probe evaluates each part in a process of its own, which reports the rows that it begins; so one death narrows the
+search to a few rows, and the next process evaluates those in smaller groups.  On a cluster these processes are beside
+workers, in the tasks of one job; where tasks run on this machine, beside the driver, since a row that hangs would hold
+a task slot, which other queries need.  It precedes the trials where an Arrow program computes what is upstream of state
+and sinks; what it leaves (rows that fail only together, or in the state, or in a sink) is found by trials.
 
 No row is blamed for others: the last evaluation is of that row alone, twice where the process died of it.
 """
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -43,6 +45,10 @@ BEGIN_S = 60.0
 
 FOUND = "number BIGINT, kind STRING, what STRING, why STRING"
 """What a task yields: a row that fails; or, without a number, why no row of its part could be begun."""
+
+
+Found = tuple[int | None, tuple[str, str, str]]
+"""As :data:`FOUND`: the number, and what is said of the row."""
 
 
 class NotBegunError(Exception):
@@ -192,16 +198,17 @@ class ProbeTask:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 with crossing():
-                    found = self._found(self.parts[number], self.highs[number])
+                    found = self.found(number)
                 columns = [[row for row, _ in found], *([said[i] for _, said in found] for i in range(3))]
                 kinds = [pa.int64(), pa.string(), pa.string(), pa.string()]
                 arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
                 yield pa.RecordBatch.from_arrays(arrays, names=["number", "kind", "what", "why"])
 
-    def _found(self, part: ProbePart, high: int) -> Sequence[tuple[int | None, tuple[str, str, str]]]:
-        process = ProbeProcess(part, self.limit_s)
+    def found(self, number: int) -> Sequence[Found]:
+        """Return the rows of a part that fail."""
+        part, process = self.parts[number], ProbeProcess(self.parts[number], self.limit_s)
         try:
-            return locate(part.low, high, process.scan, most=self.most)
+            return locate(part.low, self.highs[number], process.scan, most=self.most)
         except NotBegunError as failure:
             return [(None, ("", str(failure), ""))]
         finally:
@@ -214,8 +221,8 @@ class Probe:
 
     Parameters
     ----------
-    session : SparkSession
-        For its jobs.
+    session : SparkSession, optional
+        For its jobs; None where the driver's machine has all that a part needs: then there are none.
     program : Program
         What evaluates rows.
     readers : mapping of str to Reader
@@ -226,7 +233,7 @@ class Probe:
         How long some rows may take.
     """
 
-    session: SparkSession
+    session: SparkSession | None
     program: Program
     readers: Mapping[str, Reader]
     parallelism: int
@@ -243,15 +250,20 @@ class Probe:
             How many are looked for in one part.
         """
         task = ProbeTask(tuple(part for part, _ in parts), tuple(high for _, high in parts), self.limit_s, most)
-        numbers = self.session.range(0, len(parts), 1, len(parts))
-        rows = numbers.mapInArrow(task, FOUND).collect()
-        for row in rows:
-            if row["number"] is None:
-                log.warning("a probe has not evaluated all rows, which are searched by trials: %s", row["what"])
-        found = [row for row in rows if row["number"] is not None]
+        rows = self._found(task)
+        for number, (_, what, _) in rows:
+            if number is None:
+                log.warning("a probe has not evaluated all rows, which are searched by trials: %s", what)
+        found = [(number, KINDS[kind](what, why=why)) for number, (kind, what, why) in rows if number is not None]
         low, high = min(part.low for part, _ in parts), max(high for _, high in parts)
-        strays = [row["number"] for row in found if not low <= row["number"] < high]
+        strays = [number for number, _ in found if not low <= number < high]
         invariant(not strays, f"a probe of the rows {low} to {high - 1} names {strays}.")
-        return sorted(
-            ((row["number"], KINDS[row["kind"]](row["what"], why=row["why"])) for row in found), key=lambda one: one[0]
-        )
+        return sorted(found, key=lambda one: one[0])
+
+    def _found(self, task: ProbeTask) -> list[Found]:
+        count = len(task.parts)
+        if self.session is None:
+            with ThreadPoolExecutor(count, "holdfast-probe") as threads:
+                return [each for found in threads.map(task.found, range(count)) for each in found]
+        rows = self.session.range(0, count, 1, count).mapInArrow(task, FOUND).collect()
+        return [(row["number"], (row["kind"], row["what"], row["why"])) for row in rows]

@@ -1,6 +1,6 @@
 """The process in which a probe evaluates rows: it reports which ones it begins, and may die of them.
 
-Started by :mod:`holdfast.spark.quarantine.probe` in a worker, as ``python -m holdfast.spark.quarantine.probe_process``.
+Started by :mod:`holdfast.spark.quarantine.probe` in a worker, or in the driver, as ``python -m`` with its own name.
 A fork of the worker would be faster and could hang by itself: libraries with threads of their own do not survive one.
 On stdin: the length of a pickled :class:`ProbePart`, and it; then a line for each request, ``[first row, row after the
 last, rows at a time]``. On stdout: lines of JSON, each ``[word, first row, number of rows, ...]``; see :class:`Word`.

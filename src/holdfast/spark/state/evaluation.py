@@ -29,7 +29,7 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.spark_log import active_until, plain
 from holdfast.errors import crossing, present
 from holdfast.plan.chunks import Chunk, from_batch, reported
-from holdfast.plan.counts import EpochReport, Observed, united
+from holdfast.plan.counts import EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import READING, STAGING, STATE, Laps, Spent
 from holdfast.plan.levels.host import LevelsHere, ReadPiece, report_of
 from holdfast.plan.levels.journal import BucketChange, JournalReader, StateJournal, StateVersion, StoredPiece
@@ -83,7 +83,7 @@ class StateEvaluation:
     outlets : Outlets
         The sinks.
     observe : callable
-        Returns what Spark counted at sources that it reads itself.
+        Returns what Spark counted, at sources that it reads itself and in its plan, in all attempts at the epoch.
     barriers : Barriers, optional
         Decides which epochs are barriers; receives what buckets report for the checkpointer.
     journal : StateJournal
@@ -151,6 +151,7 @@ class StateEvaluation:
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Evaluate a small epoch here, or bring its chunks to the driver."""
+        before = self._observe()
         if self.here is not None:
             chunks, report = self._evaluated(start, end)
         else:
@@ -163,13 +164,14 @@ class StateEvaluation:
             chunks = [chunk for part in table.to_batches() for chunk in from_batch(part)]
             report = united(reported(chunks))
         parts = {sink: (Carried(rows),) for sink, rows in self._outlets.tables(chunks, sinks).items()}
-        return Evaluated(parts, self._kept(report))
+        return Evaluated(parts, self._kept(report, before))
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the levels and the writers in one job."""
+        before = self._observe()
         task = ChunkTask(staging, self._outlets)
         parts, report = answered(batch.mapInArrow(task, ANSWERS).collect(), staging.writers)
-        return Evaluated(parts, self._kept(report))
+        return Evaluated(parts, self._kept(report, before))
 
     def mute(self, batch: DataFrame, start: Positions, end: Positions, *, is_small: bool) -> None:
         """Evaluate an epoch that all sinks hold for its state alone, unless the journal has it."""
@@ -193,7 +195,7 @@ class StateEvaluation:
     def _running(self) -> StateEpoch:
         return present(self._epoch, "an epoch is evaluated that has not begun.")
 
-    def _kept(self, report: EpochReport) -> EpochReport:
+    def _kept(self, report: EpochReport, before: Mapping[str, Observed]) -> EpochReport:
         """Let the journal have the state; return the report with what Spark counted, without the checkpointer's."""
         faults.reach("before-state", self._running.epoch)
         laps = Laps()
@@ -201,7 +203,7 @@ class StateEvaluation:
         self._journal.write(self._running.batch_id, report.state)
         waves = {**report.waves, STATE: laps.take()}
         buckets = report.buckets if self._barriers is None else self._barriers.take(report.buckets)
-        observed = {**self._observe(), **report.observed}
+        observed = {**observed_since(before, self._observe()), **report.observed}
         return replace(report, observed=observed, buckets=buckets, state=(), waves=waves)
 
 

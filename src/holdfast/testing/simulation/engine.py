@@ -13,11 +13,14 @@ import json
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 from holdfast import faults
 from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.coordinator import Coordinator
+from holdfast.operators.expect import Expectation
+from holdfast.plan.counts import Observed
+from holdfast.plan.expectations import Expectations
 from holdfast.ports import Carried, EpochRecord, Explanation, Held, Part, Sink, Store
 from holdfast.positions import Positions
 from holdfast.testing.simulation.process import Process
@@ -25,6 +28,9 @@ from holdfast.testing.simulation.rows import NumberedRows, SimulatedEvaluation
 from holdfast.testing.simulation.tasks import EpochTasks, Workers
 
 SOURCE = "numbers"
+
+EXPECTED = "no third"
+"""What rows are expected to be: no number that three divides."""
 
 
 class EngineConflict(Exception):
@@ -47,6 +53,8 @@ class Load:
         Probability that a task attempt fails, before or after it staged, or lives on as a stray worker.
     snapshot_share : float
         Probability that a snapshot follows an epoch: sinks with a pace of their own commit before it.
+    expects : bool
+        Whether rows are held to :data:`EXPECTED`, and counted.
     """
 
     row_count: int = 12
@@ -55,6 +63,7 @@ class Load:
     task_failure_rate: float = 0.0
     epoch_rows_min: int = 1
     snapshot_share: float = 0.0
+    expects: bool = False
 
 
 class SimulatedEngine:
@@ -102,8 +111,14 @@ class SimulatedEngine:
         self.load = load
         self._tasks = EpochTasks(pipeline, sinks, coordinator, process, random_, workers)
         self._explanations: Explanations | None = None
+        self._sink_count = len(sinks)
         self._directory = self._newest_directory()
         self._evaluation: SimulatedEvaluation = evaluation or NumberedRows(list(sinks), random_)
+
+    @cached_property
+    def _expectations(self) -> Expectations:
+        declared = {EXPECTED: Expectation("id % 3 <> 0", "warn", 0.0)} if self.load.expects else {}
+        return Expectations.declared_as(self._pipeline, declared, self._coordinator.last_decided)
 
     def run(self, epochs_max: int | None = None) -> None:
         """Replay what the last driver left, then run new epochs until the source is drained (or as given)."""
@@ -185,8 +200,11 @@ class SimulatedEngine:
             self._evaluation.keep(epoch, {name: sum(of.row_count for of in each) for name, each in parts.items()})
         faults.reach("after-stage", epoch)
         explanations = self._explained(parts)
+        observed = {EXPECTED: Observed(end - start, len([each for each in range(start, end) if each % 3 == 0]))}
+        expected = self._expectations.look(epoch, observed, is_new=len(claim.sinks) == self._sink_count)
         record = replace(self._record(epoch, positions, end), explanations=explanations, recent_ends=f"to {end}")
-        self._coordinator.commit(claim, record, parts)
+        self._coordinator.commit(claim, replace(record, expected=expected), parts)
+        self._expectations.note(epoch, expected)
 
     def _record(self, epoch: int, positions: Positions, end: int) -> EpochRecord:
         return EpochRecord(self._pipeline, epoch, self._coordinator.generation, positions, self._evaluation.pts(end))

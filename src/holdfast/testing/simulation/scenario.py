@@ -311,6 +311,7 @@ def play(
     commit_every_ticks: int | None = None,
     paces: Mapping[str, SinkPace] | None = None,
     seed: int = 0,
+    expects: bool = False,
 ) -> World:
     """Play a scenario; returns the world as it leaves it.
 
@@ -321,7 +322,7 @@ def play(
     """
     failures = ScriptedFailures()
     setting = Setting(
-        Load(row_count=0, carried_share=1.0 if carried else 0.0),
+        Load(row_count=0, carried_share=1.0 if carried else 0.0, expects=expects),
         commit_thread=commit_thread,
         commit_every_ticks=commit_every_ticks,
         paces=paces or {},

@@ -53,6 +53,7 @@ def files(
     compact: bool | str = False,
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows as files of a directory, each epoch exactly once.
@@ -79,6 +80,9 @@ def files(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The node's name; the sink's log is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -111,7 +115,7 @@ def files(
         place = os.fspath(path)
         spec = _kind(place)(place, format, columns, "zstd" if format == "parquet" else None, compact)
         own_pace = pace(commit_every, node="write.files")
-    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace)
+    return nodes.sink(spec, name=name, backfill=backfill, pace=own_pace, freshness=freshness)
 
 
 def _kind(place: str) -> type[FilesSinkSpec | ObjectFilesSpec]:

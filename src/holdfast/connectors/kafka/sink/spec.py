@@ -52,6 +52,7 @@ def kafka(
     progress: str = "holdfast-progress",
     control: None = None,
     name: str | None = None,
+    freshness: str | None = None,
     backfill: bool = False,
 ) -> nodes.SinkNode:
     """Write rows to Kafka topics, exactly once for readers with ``isolation.level=read_committed``.
@@ -114,6 +115,9 @@ def kafka(
         Other sinks have it (``docs/control-rows.md``): this one cannot carry out commands, and says so.
     name : str, optional
         The sink's name: its ledger is kept under it.
+    freshness : str, optional
+        How old the oldest row may be that the sink lacks (``"5 min"``), before the health of the run says so:
+        ``docs/expectations.md``.
     backfill : bool
         Whether the sink, added to a pipeline that has run, gets everything from the beginning: ``docs/state.md``.
 
@@ -149,7 +153,7 @@ def kafka(
             avro=avro,
             topics=Selection.of("write.kafka", topics, pattern),
         )
-    return nodes.sink(spec, name=name, backfill=backfill)
+    return nodes.sink(spec, name=name, backfill=backfill, freshness=freshness)
 
 
 def _avro(

@@ -110,13 +110,23 @@ def check_existing(
     InvalidPipeline
         If a column differs (names it and both types), or the partition columns, or the format.
     """
-    for path in islice(_files(directory), FILES_CHECKED):
-        if path.rpartition(".")[2] not in _FORMATS:
-            continue
-        check_place(sink, os.path.relpath(path, directory), path, format_name, partition_by)
-        if format_name == "parquet":
-            plain = pa.schema([field for field in schema if field.name not in partition_by])
-            check_columns(sink, path, plain, partial(pq.read_schema, path))
+    for path in newest_files(directory):
+        check_file(sink, directory, path, schema, format_name=format_name, partition_by=partition_by)
+
+
+def check_file(
+    sink: str, directory: str, path: str, schema: pa.Schema, *, format_name: str, partition_by: Sequence[str]
+) -> None:
+    """Check one of them; see :func:`check_existing`."""
+    check_place(sink, os.path.relpath(path, directory), path, format_name, partition_by)
+    if format_name == "parquet":
+        plain = pa.schema([field for field in schema if field.name not in partition_by])
+        check_columns(sink, path, plain, partial(pq.read_schema, path))
+
+
+def newest_files(directory: str) -> Iterator[str]:
+    """Yield some of the files of rows that a reader of the directory would read, newest name first."""
+    return (path for path in islice(_files(directory), FILES_CHECKED) if path.rpartition(".")[2] in _FORMATS)
 
 
 def _files(directory: str) -> Iterator[str]:
