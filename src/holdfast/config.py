@@ -39,6 +39,8 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_FAULT_MARK": "path: only the first process that reaches the crash point dies; it creates this file",
     "HOLDFAST_SECRET_KEY": "32 characters or more, the same on every machine of a pipeline (`openssl rand -hex "
     "32`): with it `plan` and the fingerprint see that a hidden option of `read.spark` has changed; stored nowhere",
+    "HOLDFAST_PAGE_TOKEN": "16 characters or more: who logs in with it on the page of `run --page` or `holdfast "
+    "dashboard` may tell the run what to do; unset: the page only shows",
     "HOLDFAST_SPARK_CHECKPOINT": "directory below which Spark's part of checkpoints in object stores lies",
     "HOLDFAST_MODELS": "directory of the sockets, locks and logs of shared models instead of "
     "`/tmp/holdfast-<user id>`: private, with a short path, and the same for all who are to share them",
@@ -52,6 +54,7 @@ OTHER_VARIABLES: dict[str, str] = {
     "HOLDFAST_REDIS_SERVER": "path of a `redis-server` for the tests instead of the one that a wheel brings",
     "HOLDFAST_KAFKA": "directory of a Kafka broker's jars for tests and demo, instead of the user's cache directory",
     "HOLDFAST_POSTGRES": "DSN of a PostgreSQL for demo, benchmark and tests instead of one that they start themselves",
+    "HOLDFAST_SCREENSHOTS": "set: the tests of the page make the pictures of the docs anew",
     "HOLDFAST_SEED": "seed of the random tests and of the demo's kills",
     "HOLDFAST_SEEDS": "how many seeds the simulation runs",
     "HOLDFAST_PAIRS": "in how many nights of tests each pair of crashes is tried; `1`: all of them in one",
@@ -62,7 +65,7 @@ OTHER_VARIABLES: dict[str, str] = {
 }
 """Variables that are not settings: read where they are used, most by tests, demo and benchmark."""
 
-SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY",)
+SECRET_VARIABLES = ("HOLDFAST_SECRET_KEY", "HOLDFAST_PAGE_TOKEN")
 """Variables whose value is never shown."""
 
 OPTIONS: dict[str, str] = {

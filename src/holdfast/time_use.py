@@ -131,6 +131,41 @@ class TimeUse:
         return tuple(sorted(known, key=lambda node: -(node.share or 0.0))[:count])
 
 
+EPOCHS_LISTED = 10_000
+"""How many of its epochs a run lists."""
+
+
+@dataclass(frozen=True)
+class EpochLine:
+    """One epoch of a run, in the list of its last ones.
+
+    Parameters
+    ----------
+    epoch, rows : int
+        Its number, and the rows that all sinks together received.
+    ended_us : int
+        When it ended, microseconds of Unix time.
+    wait_s : float
+        Since the epoch before it: waiting, and Spark's planning and logs; 0 of the first one.
+    stages_s : mapping of str to float
+        ``plan``, ``evaluate``, ``decide``, ``publish`` -> seconds.
+    sinks_s : mapping of str to float
+        Sink -> seconds in which it was asked and published, also beside the evaluation of other epochs.
+    """
+
+    epoch: int
+    rows: int
+    ended_us: int
+    wait_s: float = 0.0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+    sinks_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def took_s(self) -> float:
+        """How long it took, without the wait before it."""
+        return sum(self.stages_s.values())
+
+
 @dataclass(frozen=True)
 class EpochTotals:
     """What all epochs of a run took together.

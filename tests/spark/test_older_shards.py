@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import sys
 
 import pytest
 
 import holdfast as hf
+from holdfast.config import Settings
+from holdfast.controller.moving import StandingShard
+from holdfast.controller.rearranging import Rearranging
 from holdfast.errors import Corrupt, Diverged, Fenced
 from holdfast.graph.trigger import available_now
 from tests.spark.test_shards import DIRECTORIES, Place
@@ -66,4 +70,19 @@ def test_one_run_of_which_shards_are_made_while_it_starts_is_fenced(place):
     hooks = hf.Hooks(on_setup=lambda: run(place, 2))
     with pytest.raises(Fenced, match="changed by another start"):
         hf.Pipeline("rides", *pipeline.sinks, hooks=hooks).run(checkpoint=place.checkpoint, trigger=available_now())
+    run(place)
+
+
+@pytest.mark.parametrize(("lost", "count"), [(0, None), (1, None), (0, 1)])
+def test_a_shard_that_has_lost_its_own_checkpoint_moves_with_its_sinks(place, lost, count):
+    """It does not know their columns any more, and the others do; also of shard 0, and of a change that was decided."""
+    run(place, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandingShard, "move", lambda *told, gives: sys.exit())
+        with pytest.raises(SystemExit):
+            Rearranging(place.pipeline(), place.checkpoint, Settings()).change(3)
+    for each in (place.checkpoint if lost == 0 else place.checkpoint / "shards/1").iterdir():
+        if each.name not in ("shards", "sources"):
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+    run(place, count)
     run(place)

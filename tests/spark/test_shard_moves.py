@@ -42,7 +42,7 @@ def move(place: Place, shard_count: int) -> ShardLayout:
             where = Path(shard_checkpoint(str(place.checkpoint), number))
             graph = graphs.of(ShardLayout(Assignment(number + 1), parts), number)
             directory = SparkDirectory(graph, LocalStore(str(where)), where, place.checkpoint)
-            return connect_shard(directory, store, Settings(), closing)
+            return connect_shard(directory, [store], Settings(), closing)
 
         def unit_of(layout: ShardLayout, source: str, name: str) -> str | None:
             known = layout.assignment.shards

@@ -31,6 +31,7 @@ from holdfast.cli.frame import (
     SparkCheckpoint,
     Target,
 )
+from holdfast.cli.page import dashboard, page_beside
 from holdfast.cli.reconcile import reconcile
 from holdfast.cli.reset import reset, rewind_
 from holdfast.cli.resolving import resolve_
@@ -67,6 +68,7 @@ app.add_typer(checkpoints.app, name="checkpoint")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dev.app, name="dev")
 app.add_typer(video.app, name="video")
+app.command("dashboard")(dashboard)
 app.command("reconcile")(reconcile)
 app.command("reset")(reset)
 app.command("resolve")(resolve_)
@@ -151,6 +153,9 @@ def run(
     metrics: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Serve metrics for Prometheus here: 127.0.0.1:9464.")
     ] = None,
+    page: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Serve a web page of the run here: 127.0.0.1:8080.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a pipeline in the foreground: Ctrl-C or SIGTERM stops it after the current epoch."""
@@ -190,7 +195,8 @@ def run(
             arguments += [part for name in drop_state or () for part in ("--drop-state", name)]
             arguments += [part for name in compare_sink or () for part in ("--compare-sink", name)]
             arguments += [part for each in state or () for part in ("--state", each)]
-            with frame.log_file(directory, settings, as_json, another_rotates=True):
+            shown = page_beside(page or "", target, checkpoint)
+            with frame.log_file(directory, settings, as_json, another_rotates=True), shown:
                 code = supervise(
                     target,
                     checkpoint=checkpoint if spark_checkpoint is None else str(directory),
@@ -235,7 +241,7 @@ def run(
         with frame.log_file(directory, settings, as_json):
             frame.note_start(f"run {target}")
             frame.note_settings(settings)
-            with told_to_supervisor(), standby or nullcontext():
+            with told_to_supervisor(), page_beside(page or "", target, checkpoint), standby or nullcontext():
                 begin = start if standby is None else partial(standby.kept, start)
                 run_in_foreground(pipeline.name, begin, settings, as_json=as_json)
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import frame, words
-from holdfast.cli.changes import exit_code, new_column_lines
 from holdfast.cli.frame import (
     AsJson,
     BeginAt,
@@ -29,6 +28,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.explain import derived_names
 from holdfast.expressions.statement import mistake_in
+from holdfast.observe.changes import exit_code, new_column_lines
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.reading import Targets, examined

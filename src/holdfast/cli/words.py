@@ -7,7 +7,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.changes import change_lines
 from holdfast.commit.ledger import Standing
 from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
@@ -15,6 +14,7 @@ from holdfast.display.lines import busiest_of, limit_of, utc
 from holdfast.display.tables import rejects_text, state_text, wait_lines
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
+from holdfast.observe.changes import change_lines
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.ledgers import lease_lines
 from holdfast.observe.reading import Configuration, source_lines

@@ -6,7 +6,8 @@ behind the shard's hand-over, with an epoch above all that were ever planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,8 @@ from holdfast.starts.state_change import last_finished
 from holdfast.store.paths import open_store
 
 T = TypeVar("T")
+
+log = logging.getLogger("holdfast.checkpoint")
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,18 @@ class SparkDirectory:
         -----
         Durable writes: what the header names, then the header, which makes the directory valid.  A crash before it
         leaves what the next start writes again.
+
+        A shard that has lost its checkpoint, and with it the state that the layout names, does not begin here: its
+        start refuses that, or rebuilds the state, as that of a single run does.
         """
         if self.layout >= layout:
             return
         found = self._layout(layout)
         number, last = self._newest, LastMove.under(found, self._shard)
         key_of_seed = found.moves[self._shard].seed if self._shard in found.moves else ""
+        if key_of_seed and not number and self._seed_data(key_of_seed) is None:
+            log.warning("shard %s has lost its state: its start decides what follows", self.graph.name)
+            return
         seed = self._take_seed(key_of_seed) if key_of_seed else None
         previous, below = f"spark/{number}", f"spark/{number + 1}"
         graph, since = state_fingerprint(self.graph), epoch + 1
@@ -222,13 +231,16 @@ class SparkDirectory:
 
     def _take_seed(self, key: str) -> Manifest:
         """Make the state that a layout names a snapshot, the only one: those of before know other keys."""
-        name = key.rpartition("/")[2]  # it is one already where the directory was lost that began with it
-        seed = decode(self.store.get(key) or self.store.get(f"{SNAPSHOTS}{name}") or b"", key)
+        seed = decode(self._seed_data(key) or b"", key)
         commit(self.store, seed)
         for each in snapshot_keys(self.store):
             if each != seed.key:
                 self.store.delete(each.path)
         return seed
+
+    def _seed_data(self, key: str) -> bytes | None:
+        name = key.rpartition("/")[2]  # it is a snapshot already where the directory was lost that began with it
+        return self.store.get(key) or self.store.get(f"{SNAPSHOTS}{name}")
 
     def _read(self, read: Callable[[], T]) -> T:
         try:
@@ -269,23 +281,28 @@ class SparkDirectory:
         return read_origin(self._spark / FILE_NAME)
 
 
-def connect_shard(directory: SparkDirectory, first: Store, settings: Settings, closing: ExitStack) -> StandingShard:
+def connect_shard(
+    directory: SparkDirectory, shards: Sequence[Store], settings: Settings, closing: ExitStack
+) -> StandingShard:
     """Return a shard that does not run: connected, and not taken over.
 
     Parameters
     ----------
     directory : SparkDirectory
         Its graph and its checkpoint.
-    first : Store
-        The checkpoint of shard 0: a shard that has never run has the columns of that one's sinks.
+    shards : sequence of Store
+        The checkpoints of all shards: one that has never run, or has lost its own, has the columns of others' sinks.
     settings : Settings
         For retries, and the length of the ledger.
     closing : ExitStack
         Closes the connections.
     """
     for node in directory.graph.sinks:
-        if noted_schema(directory.store, node.name) is None and (schema := noted_schema(first, node.name)) is not None:
-            note_schema(directory.store, node.name, schema)
+        if noted_schema(directory.store, node.name) is None:
+            noted = (noted_schema(store, node.name) for store in shards)
+            schema = next((each for each in noted if each is not None), None)
+            if schema is not None:
+                note_schema(directory.store, node.name, schema)
     alone = coordinator_alone(directory.graph, directory.store, settings)
     coordinator, sinks = closing.enter_context(alone)
     return StandingShard(directory.graph.name, coordinator, [*sinks.values()], directory)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.commit.owner import GENERATIONS
 from holdfast.controller.directory import SparkDirectory
 from holdfast.controller.found_shards import ask_shard, has_begun
@@ -67,6 +68,7 @@ class OwnSegments:
         for sink, of in held.items():
             self._check_has_no_other(sink, of)
             self._check_has_all(sink, of)
+        self._check_plans_no_other()
         if _were_refused(self._store):
             self._check_knows_no_more()
 
@@ -80,8 +82,7 @@ class OwnSegments:
 
     def _check_has_all(self, sink: str, held: Held) -> None:
         """Refuse a sink that went on after what the checkpoint calls finished, and lacks a segment of that."""
-        graph, place = self.graphs.pipeline, self._checkpoint
-        directory = SparkDirectory(graph, self._store, place, self.graphs.checkpoint)
+        directory = self._directory
         if held.is_empty or not directory.has_begun:
             return
         epoch, planned = directory.finished_epoch(), directory.planned_end()
@@ -91,6 +92,20 @@ class OwnSegments:
             if segment not in held.positions.get(source, {}):
                 what = f"sink {sink!r} holds no position of segment {segment!r} of source {source!r} any more"
                 raise self._older(f"{what}, and the checkpoint of {self._name!r} has read it.", sink)
+
+    def _check_plans_no_other(self) -> None:
+        """Refuse an epoch that a run of before has planned after it was fenced, with a segment that was dealt since."""
+        for source, segment in self._segments(self._directory.planned_end()):
+            if not self._is_own(source, segment):
+                spark = self._checkpoint / f"spark/{newest_directory(self._store)}"
+                raise Diverged(
+                    f"{self._name!r} is to read segment {segment!r} of source {source!r}, which is another shard's.",
+                    why="a run that was fenced has planned that, after new segments were dealt.",
+                    do=f"move {spark} out of the checkpoint, and start again: the shard then continues where its sinks "
+                    "are.",
+                    pipeline=self._name,
+                    participant=source,
+                )
 
     def _check_knows_no_more(self) -> None:
         pipeline, number = self.graphs.pipeline, (self.layout or _ONE_RUN).highest_count
@@ -112,6 +127,10 @@ class OwnSegments:
     @property
     def _name(self) -> str:
         return shard_name(self.graphs.pipeline.name, self.shard)
+
+    @property
+    def _directory(self) -> SparkDirectory:
+        return SparkDirectory(self.graphs.pipeline, self._store, self._checkpoint, self.graphs.checkpoint)
 
     @property
     def _checkpoint(self) -> Path:

@@ -357,7 +357,8 @@ class Rearranging:
         store.prepare()
         for sink, schema in () if newest_directory(store) else columns.items():
             note_schema(store, sink, schema)
-        return connect_shard(self._directory(number), self._store, self.settings, closing)
+        stores = [self._place(each)[0] for each in self._numbers()]
+        return connect_shard(self._directory(number), stores, self.settings, closing)
 
     def _directory(self, number: int) -> SparkDirectory:
         return SparkDirectory(self._graph(number), *self._place(number), self.directory)

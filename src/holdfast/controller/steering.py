@@ -38,6 +38,7 @@ from holdfast.positions import Position, Positions, covers_all, lag_between
 from holdfast.shards.named import read_record
 from holdfast.shards.naming import shard_checkpoint, shard_of
 from holdfast.spark.launch import stop_directory
+from holdfast.status import as_json
 from holdfast.steer.controls import Controls
 from holdfast.steer.entries import ControlEntry, ControlLog, in_force, made_id
 from holdfast.steer.place import write_place
@@ -82,7 +83,9 @@ class Steering:
     def commands(self) -> Mapping[str, Command]:
         """What can be told."""
         return {
-            "status": lambda request, tell: self.run.status().as_json(),
+            "status": lambda request, tell: self._status(request),
+            "epochs": lambda request, tell: self._epochs(request),
+            "story": lambda request, tell: self._story(request),
             "pause": lambda request, tell: self._pause(request),
             "resume": lambda request, tell: self._resume(request),
             "limit": lambda request, tell: self._limit(request),
@@ -116,6 +119,27 @@ class Steering:
             except Exception as error:  # of any kind: a source that is away, a shard that does not run yet
                 log.warning("pipeline %r is not drained yet: %s", self._name, error)
                 time.sleep(_TELL_S)
+
+    # --- questions --------------------------------------------------------------------------------------------------
+
+    def _status(self, request: SteerRequest) -> dict[str, Any]:
+        run = self._asked_run(request)
+        return self.run.status().as_json() if run is None else run.status().as_json()
+
+    def _epochs(self, request: SteerRequest) -> dict[str, Any]:
+        run = self._asked_run(request) or self._runs().get(self._name)
+        return {"epochs": [] if run is None else as_json(run.steering.epochs(request.number("after")))}
+
+    def _story(self, request: SteerRequest) -> dict[str, Any]:
+        run = self._asked_run(request) or self._runs().get(self._name)
+        return {"story": [] if run is None else as_json(run.steering.story(request.number("epoch")))}
+
+    def _asked_run(self, request: SteerRequest) -> Run | None:
+        """Return the run of the shard that is asked for; None where none is, or where it does not run."""
+        if "shard" not in request.arguments:
+            return None
+        shard = request.number("shard")
+        return next((run for name, run in self._runs().items() if shard_of(name)[1] == shard), None)
 
     # --- commands ---------------------------------------------------------------------------------------------------
 

@@ -59,9 +59,14 @@ def picture(nodes: Sequence[Drawn], sinks: Sequence[Drawn], title: str, notes: M
     notes : mapping of str to str
         Node's name -> a line below its kind.
     """
+    return svg(boxes_of(nodes, sinks, notes), title)
+
+
+def boxes_of(nodes: Sequence[Drawn], sinks: Sequence[Drawn], notes: Mapping[str, str]) -> list[Box]:
+    """Return a graph as the boxes of a drawing; arguments as for :func:`picture`."""
     everything: tuple[Drawn, ...] = (*nodes, *sinks)
     place = {node: at for at, node in enumerate(everything)}
-    boxes = [
+    return [
         Box(
             node.name,
             node.kind,
@@ -71,7 +76,6 @@ def picture(nodes: Sequence[Drawn], sinks: Sequence[Drawn], title: str, notes: M
         )
         for node, at in place.items()
     ]
-    return svg(boxes, title)
 
 
 def stream_html(nodes: Sequence[Drawn], known: Sequence[str] | None) -> str:
@@ -129,7 +133,7 @@ def svg(boxes: Sequence[Box], title: str) -> str:
     >>> drawn.startswith("<svg "), drawn.count("<rect "), drawn.count("<path "), "<t>" in drawn
     (True, 2, 1, False)
     """
-    columns = _columns(boxes)
+    columns = columns_of(boxes)
     widths = [_PADDING * 2 + _CHARACTER * max(_length(boxes[at]) for at in column) for column in columns]
     height = _LINE * (3 if any(box.note for box in boxes) else 2) + _PADDING
     place: dict[int, tuple[float, float, float]] = {}
@@ -147,7 +151,7 @@ def svg(boxes: Sequence[Box], title: str) -> str:
     return f"{head}<title>{_text(title)}</title>{''.join(inside)}</svg>"
 
 
-def _columns(boxes: Sequence[Box]) -> list[list[int]]:
+def columns_of(boxes: Sequence[Box]) -> list[list[int]]:
     """Return the boxes by column: each one to the right of all that lead to it, and sinks in the last one."""
     depth: list[int] = []
     for box in boxes:

@@ -20,10 +20,12 @@ from typing import Literal
 from holdfast.commit.busy import LEDGER, Busy
 from holdfast.plan.laps import OTHER, STATE, Spent, Waves, parts_of
 from holdfast.time_use import (
+    EPOCHS_LISTED,
     RECENT_EPOCHS,
     RECENT_S,
     WAIT_SOURCE,
     WAIT_TRIGGER,
+    EpochLine,
     EpochTotals,
     EpochTrace,
     NodeTime,
@@ -108,6 +110,8 @@ class EpochTimes:
         """Of all epochs that were noted."""
         self.follow: Callable[[EpochTrace], object] | None = None
         """Is told each epoch that is noted; must be quick, and raise nothing."""
+        self.lines: deque[EpochLine] = deque(maxlen=EPOCHS_LISTED)
+        """The last epochs, the newest last."""
 
     def begin(self, batch_id: int, busy: Busy) -> None:
         """Begin an epoch; ``busy`` is that of the run."""
@@ -125,7 +129,7 @@ class EpochTimes:
         self._marks = []
 
     def note(self, waves: Waves, busy: Busy, *, epoch: int = 0, rows: int = 0) -> None:
-        """Take in an epoch that is committed; ``busy`` is that of the run, ``rows`` what its sinks have received."""
+        """Take in an epoch that is committed, with its number and its rows; ``busy`` is that of the run."""
         began, planned, evaluated, committed = self._marks
         ended = self._now_s()
         before_s, before_us = self._before or (began, 0)
@@ -144,7 +148,10 @@ class EpochTimes:
         self._busy = busy
         self._periods.append(period)
         seconds = _seconds_of(period)
-        self.totals = (self.totals or EpochTotals()).plus(*seconds)
+        stages, evaluate, publish = seconds
+        self.totals = (self.totals or EpochTotals()).plus(stages, evaluate, publish)
+        listed = {stage: took_s for stage, took_s in stages.items() if stage != "epoch"}
+        self.lines.append(EpochLine(epoch, rows, self._now_us(), period.gap_s, listed, publish))
         if self.follow is not None:
             self.follow(_trace_of(period, epoch, rows, self._now_us(), seconds))
 

@@ -14,6 +14,7 @@ from holdfast.positions import Positions, held_by_every
 from holdfast.spark.sight import Followers, Sight
 from holdfast.steer.controls import Controls
 from holdfast.steer.holding import write_controls
+from holdfast.time_use import EpochLine
 
 
 class RunSteering:
@@ -55,6 +56,10 @@ class RunSteering:
     def newest(self) -> Positions:
         """Return where each source ends now, apart from what has nothing in it; raises what it was given raises."""
         return self._newest(self.held)
+
+    def epochs(self, after: int = 0) -> list[EpochLine]:
+        """Return the last epochs of the run above a number, the newest last."""
+        return [line for line in [*self._sight.loop.times.lines] if line.epoch > after]
 
     def hold(self, controls: Controls) -> None:
         """Hold the sources to what the run was told, from the next epoch on that is planned."""

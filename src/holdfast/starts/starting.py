@@ -18,6 +18,7 @@ from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.checkpoint.graph_record import note_description, state_fingerprint, write_graph
 from holdfast.checkpoint.participation import Participation
 from holdfast.checkpoint.schemas import note_schema
+from holdfast.checkpoint.start_history import StartLine, note_start
 from holdfast.commit.coordinator import Resumption
 from holdfast.commit.delivery import remembers
 from holdfast.display import lines
@@ -41,7 +42,7 @@ from holdfast.starts.inputs import StartInputs
 from holdfast.starts.refusals import check_change
 from holdfast.starts.rewind_target import check_none_was_resolved
 from holdfast.starts.state_change import StateChange, compare_graphs, lines_of
-from holdfast.starts.table import StartWay
+from holdfast.starts.table import ResumeCase, StartWay
 from holdfast.starts.wiring import OwnedPipeline, Wiring
 from holdfast.status import ComparedSink
 
@@ -61,6 +62,11 @@ class Compares(Protocol):
         self, checkpoint: Path, sinks: Mapping[str, Sink], held: Mapping[str, Held], check_fenced: Callable[[], object]
     ) -> Sequence[ComparedSink]:
         """Compare and repair, in a pipeline that is taken over."""
+
+
+def _line_of(case: ResumeCase, generation: int, at_us: int) -> StartLine:
+    """Return what is noted of a start."""
+    return StartLine(generation, at_us, case.letter, case.way.value, case.keeps, case.reads, case.gives, case.why)
 
 
 @dataclass
@@ -131,7 +137,9 @@ class Starting:
                 held, check_fenced = resumption.held, own.coordinator.check_fenced
                 compared = comparison.mend(context.directory, own.sinks, held, check_fenced)
             lines.say("starting the query")
-            return Wiring(own, self.lifecycle, header, compared).begin(resumption.held.values())
+            run = Wiring(own, self.lifecycle, header, compared).begin(resumption.held.values())
+            note_start(context.store, _line_of(decision.case, own.coordinator.generation, context.clock.now_us()))
+            return run
         except BaseException:
             own.coordinator.close()
             raise

@@ -45,9 +45,30 @@ class Attached:
 
     directory: Path
 
-    def status(self) -> Said:
-        """Return the status of the run, as :meth:`holdfast.status.Status.as_json`."""
-        return self._call("status")
+    def status(self, shard: int | None = None) -> Said:
+        """Return the status of the run, or of one of its shards, as :meth:`holdfast.status.Status.as_json`."""
+        return self._call("status", **_of(shard))
+
+    def epochs(self, after: int = 0, shard: int | None = None) -> Said:
+        """Return the last epochs of the run, or of one of its shards, as ``epochs``: 10,000 at most, the newest last.
+
+        Parameters
+        ----------
+        after : int
+            Only those above this number.
+        shard : int, optional
+            Which shard, where there are some; each has epochs of its own.
+
+        Returns
+        -------
+        mapping
+            ``epochs``: of each ``epoch``, ``rows``, ``ended_us``, ``wait_s``, ``stages_s`` and ``sinks_s``.
+        """
+        return self._call("epochs", after=after, **_of(shard))
+
+    def story(self, epoch: int, shard: int | None = None) -> Said:
+        """Return what happened to one of the last epochs of the run, or of one of its shards, as ``story``."""
+        return self._call("story", epoch=epoch, **_of(shard))
 
     def pause(self, *sources: str) -> Said:
         """Let sources deliver nothing more, until they are resumed; without names the whole run.
@@ -251,6 +272,10 @@ def attach(checkpoint: str | os.PathLike[str]) -> Attached:
       Do:  start it, or go to the machine where it runs.
     """
     return Attached(checkpoint_directory(os.fspath(checkpoint)))
+
+
+def _of(shard: int | None) -> dict[str, Any]:
+    return {} if shard is None else {"shard": shard}
 
 
 def _is_connected(connection: socket.socket, place: SteerPlace) -> bool:

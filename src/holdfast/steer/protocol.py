@@ -76,6 +76,19 @@ class SteerRequest:
             raise wrong_request(f"{name} is no text")
         return found
 
+    def number(self, name: str) -> int:
+        """Return an argument that is a whole number; 0 where it is not given.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it is something else.
+        """
+        found = self.arguments.get(name) or 0
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise wrong_request(f"{name} is no whole number")
+        return found
+
 
 def wrong_request(why: str) -> InvalidPipeline:
     """Return the error of a request that is none."""
