@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import unescape
 from pathlib import Path
 from urllib.error import URLError
@@ -157,19 +157,30 @@ flow = pipeline(Path({str(tmp_path)!r}))
                 return False
 
         eventually(answers, what="the page of the run")
-        (page,) = pages(run)
+        page = pages(run)[0]
         page.send_signal(signal.SIGKILL)
         arrive(tmp_path / "in", "a.json", [row(7)])
         eventually(lambda: sqlite_rows(tmp_path / "left.db", "SELECT id FROM rows") == [7], what="the row of a run")
         eventually(answers, what="another page")
-        (again,) = pages(run)
+        again = pages(run)[0]
         assert again.pid != page.pid
+        others = [each for each in children_of(run) if each.pid != again.pid]
         run.kill()
-        eventually(lambda: not again.is_running() or again.status() == psutil.STATUS_ZOMBIE, what="the end of the page")
+        for each in others:  # a JVM notices the end of its driver only after a while
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        eventually(lambda: not is_page(again), what="the end of the page")
 
 
 def pages(run: psutil.Process) -> list[psutil.Process]:
-    return [each for each in run.children(recursive=True) if "dashboard" in each.cmdline()]
+    return [each for each in children_of(run) if is_page(each)]
+
+
+def is_page(process: psutil.Process) -> bool:
+    """Return whether a process is a page that lives; others come and go while they are looked at."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE and "dashboard" in process.cmdline()
+    return False
 
 
 @contextmanager
@@ -197,9 +208,13 @@ def running(work: Path, address: str) -> Iterator[psutil.Process]:
     try:
         yield of
     finally:
-        for each in [*(of.children(recursive=True) if of.is_running() else []), of]:
-            try:
+        for each in [*children_of(of), of]:
+            with suppress(psutil.NoSuchProcess):
                 each.kill()
-            except psutil.NoSuchProcess:
-                continue
         process.wait()
+
+
+def children_of(run: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return run.children(recursive=True)
+    return []
