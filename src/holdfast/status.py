@@ -383,13 +383,24 @@ class Status(_Minded):
         ``starting``, ``running``, ``stopping``, ``stopped`` or ``failed``.
     epoch : int
         Last epoch published in every sink; 0 when none.
-    rows_total, rows_per_s : int, float
-        Rows published by this run, over all sinks; the same per second, over the recent past.
-    sources, sinks, operators, filters : tuple
-        In the order of the graph; of the operators the stateful ones, and those that drop rows (filter, clip).
-    retries, queue, in_doubt, audit_difference : int
-        Transient failures that this run retried; epochs that are decided and wait for the commit thread, and that are
-        decided and not yet in every sink; rows by which epochs of this run did not add up.
+    rows_total : int
+        Rows published by this run, over all sinks.
+    rows_per_s : float
+        The same per second, over the recent past.
+    sources, sinks : tuple
+        In the order of the graph.
+    operators : tuple
+        The stateful ones, in the order of the graph.
+    filters : tuple
+        The operators that drop rows, ``filter`` and ``clip``, in the order of the graph.
+    retries : int
+        Transient failures that this run retried.
+    queue : int
+        Epochs decided and waiting for the commit thread.
+    in_doubt : int
+        Epochs that are decided and not yet in every sink.
+    audit_difference : int
+        Rows by which epochs of this run did not add up.
     started_at_us : int
         When the run began, microseconds of Unix time.
     last_epoch : EpochStatus, optional
@@ -409,8 +420,10 @@ class Status(_Minded):
     shards : tuple of ShardStatus
         In their order; empty where the pipeline runs as one.  Then everything else is of all of them: rows and rates
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
-    expectations, health : tuple of ExpectationStatus, Health
-        In the order of the graph; what is wrong, if anything is.
+    expectations : tuple of ExpectationStatus
+        In the order of the graph.
+    health : Health
+        What is wrong, if anything is.
     dead_letters : mapping of str to int
         Source, operator or sink -> its rows that were isolated, and not sent again.
     spare : str

@@ -259,7 +259,7 @@ def rewind_(
         targets = targets_of(loaded, checkpoint)
         chosen = chosen_of(targets, shard)
         if targets[0].shard is not None:
-            from holdfast.controller.rearranging import Rearranging
+            from holdfast.controller.layouts.rearranging import Rearranging
 
             Rearranging(loaded, viewed_directory(checkpoint), settings).check_moved()
         if len(chosen) > 1:
