@@ -8,11 +8,11 @@ is asked of the sink (``holdfast inspect``), never of a run.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from holdfast.health import HEALTHY, ExpectationStatus, Health
+from holdfast.json_values import Picture, is_number
 from holdfast.positions import SourcePositions
 from holdfast.time_use import EpochStatus, EpochTotals, TimeUse
 
@@ -26,14 +26,8 @@ STATE_REPORT_KEY = "state/report.json"
 """Where a checkpoint keeps the newest report on its stateful operators: replaced now and then, for people to read."""
 
 
-class _Picture:
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields as JSON values, with those of what is in them."""
-        return cast("dict[str, Any]", as_json(self))
-
-
 @dataclass(frozen=True)
-class SourceStatus(_Picture):
+class SourceStatus(Picture):
     """One source at one moment.
 
     Parameters
@@ -78,7 +72,7 @@ class SourceStatus(_Picture):
 
 
 @dataclass(frozen=True)
-class Wait(_Picture):
+class Wait(Picture):
     """One key of a stateful operator that waits on an input.
 
     Parameters
@@ -134,7 +128,7 @@ class Wait(_Picture):
 
 
 @dataclass(frozen=True)
-class OperatorStatus(_Picture):
+class OperatorStatus(Picture):
     """One stateful operator at one moment.
 
     Parameters
@@ -171,7 +165,7 @@ class OperatorStatus(_Picture):
 
 
 @dataclass(frozen=True)
-class FilterStatus(_Picture):
+class FilterStatus(Picture):
     """One operator that drops rows, at one moment.
 
     Parameters
@@ -190,7 +184,7 @@ class FilterStatus(_Picture):
 
 
 @dataclass(frozen=True)
-class SinkStatus(_Picture):
+class SinkStatus(Picture):
     """One sink at one moment.
 
     Parameters
@@ -233,7 +227,7 @@ class SinkStatus(_Picture):
 
 
 @dataclass(frozen=True)
-class CheckpointStatus(_Picture):
+class CheckpointStatus(Picture):
     """The snapshots of one run.
 
     Parameters
@@ -267,7 +261,7 @@ class CheckpointStatus(_Picture):
 
 
 @dataclass(frozen=True)
-class ComparedSink(_Picture):
+class ComparedSink(Picture):
     """A sink that the start of the run has compared with what it should hold, and mended.
 
     Parameters
@@ -318,7 +312,7 @@ class ComparedSink(_Picture):
 
 
 @dataclass(frozen=True)
-class ShardStatus(_Picture):
+class ShardStatus(Picture):
     """One shard of a run at one moment.
 
     Parameters
@@ -352,7 +346,7 @@ class ShardStatus(_Picture):
 
 
 @dataclass(frozen=True, repr=False)
-class _Work(_Picture):
+class _Work(Picture):
     """Which run it is, and what it has done."""
 
     pipeline: str
@@ -469,24 +463,3 @@ class Status(_Minded):
     def __repr__(self) -> str:
         doing = f", {self.doing}" if self.doing else ""
         return f"<status of {self.pipeline!r}: {self.state}{doing}, epoch {self.epoch}, {self.rows_total:,} rows>"
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a JSON value is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def as_json(value: Any) -> Any:
-    """Return a value made of dataclasses as a JSON value; members of an ``Enum`` by name, in small letters.
-
-    A field whose metadata say ``is_shown: False`` is left out.
-    """
-    if isinstance(value, Enum):
-        return value.name.lower()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: as_json(getattr(value, f.name)) for f in fields(value) if f.metadata.get("is_shown", True)}
-    if isinstance(value, Mapping):
-        return {str(key): as_json(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [as_json(inner) for inner in value]
-    return value

@@ -16,7 +16,7 @@ import pytest
 from holdfast import faults
 from holdfast.capabilities import offers
 from holdfast.connectors.kit import rewinds
-from holdfast.controller.found_shards import ask_shards
+from holdfast.controller.layouts.found_shards import ask_shards
 from holdfast.errors import Fenced, InvalidPipeline
 from holdfast.ports import (
     Carried,

@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
-from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.graph.nodes import Stream
 from holdfast.pipeline import Pipeline
 from holdfast.store.local import LocalStore

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.state_seeds import ASIDE
+from holdfast.controller.layouts.state_seeds import ASIDE
 from holdfast.shards.layout import newest_layout
 from holdfast.store.local import LocalStore
 from tests.crash.moving_process import moved_by_process

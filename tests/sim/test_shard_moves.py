@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from holdfast.controller import moving
-from holdfast.controller.moving import Moving
+from holdfast.controller.layouts import moving
+from holdfast.controller.layouts.moving import Moving
 from holdfast.errors import Diverged, Fenced
 from holdfast.shards.layout import newest_layout, settled_layout
 from holdfast.testing import Load, Setting, SimulatedCrash, SimulatedTarget, simulated_sink

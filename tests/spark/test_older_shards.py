@@ -9,8 +9,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.config import Settings
-from holdfast.controller.moving import StandingShard
-from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.layouts.moving import StandingShard
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.errors import Corrupt, Diverged, Fenced
 from holdfast.graph.trigger import available_now
 from tests.spark.test_shards import DIRECTORIES, Place

@@ -21,9 +21,9 @@ from holdfast.config import Settings
 from holdfast.connectors.files.source.division import SEGMENT as OF_FILES
 from holdfast.connectors.rate import SEGMENT as OF_RATE
 from holdfast.connectors.segments.source import SEGMENT as OF_SEGMENTS
-from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.graph import UNDIVIDED
-from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.graph import UNDIVIDED
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.errors import Diverged, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import NONE, Lifecycle

@@ -15,7 +15,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.connectors.files.source.division import FileDivision
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.reconciling import ShardsReconciling
 from holdfast.errors import BadRow
 from holdfast.graph.hooks import NONE, Lifecycle

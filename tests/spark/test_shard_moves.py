@@ -10,9 +10,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.config import Settings
-from holdfast.controller.directory import SparkDirectory, connect_shard
-from holdfast.controller.graph import dealt
-from holdfast.controller.moving import Moving, StandingShard
+from holdfast.controller.layouts.directory import SparkDirectory, connect_shard
+from holdfast.controller.layouts.graph import dealt
+from holdfast.controller.layouts.moving import Moving, StandingShard
 from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout, newest_layout
 from holdfast.shards.naming import shard_checkpoint

@@ -16,8 +16,8 @@ import holdfast as hf
 from holdfast import faults, segments
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
-from holdfast.controller.graph import ShardGraphs
-from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.controller.start import ShardStarts
 from holdfast.errors import Diverged, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle

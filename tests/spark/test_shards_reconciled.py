@@ -19,8 +19,8 @@ from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.cli.reconcile import lines
 from holdfast.config import Settings
 from holdfast.connectors.segments.policies import rows
-from holdfast.controller.found_shards import known_layout
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.found_shards import known_layout
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.reconciling import ShardsReconciling
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.hooks import NONE, Lifecycle

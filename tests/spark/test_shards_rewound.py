@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 import holdfast as hf
 from holdfast.cli.app import app
 from holdfast.config import Settings
-from holdfast.controller.graph import ShardGraphs
-from holdfast.controller.moving import StandingShard
-from holdfast.controller.rearranging import Rearranging
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.moving import StandingShard
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.controller.rewinding import REWINDS, ShardsRewinding
 from holdfast.errors import Corrupt, InvalidPipeline
 from holdfast.graph.hooks import NONE, Lifecycle

@@ -14,8 +14,8 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.snapshot import from_parquet
 from holdfast.connectors.files.source.division import FileDivision
-from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.graph import PARTS
+from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.graph import PARTS
 from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline

@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from holdfast.cli.app import app
 from holdfast.config import Settings
+from holdfast.json_values import as_json
 from holdfast.metrics.families import exposition
 from holdfast.observe.bundle import Evidence, bundle_files
 from holdfast.observe.logs import logging_to
 from holdfast.observe.scrubbing import Scrubber
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, SourceStatus, Status, Wait, as_json
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, SourceStatus, Status, Wait
 from holdfast.store.local import LocalStore
 
 PASSWORD, ROW, REASON, PATH, KEY, SETTING = (

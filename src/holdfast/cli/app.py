@@ -44,13 +44,13 @@ from holdfast.config import Settings
 from holdfast.graph.event_time import check_commit_every
 from holdfast.graph.graph import Graph
 from holdfast.graph.trigger import Trigger, available_now
+from holdfast.json_values import as_json as inspected_json
 from holdfast.observe.audit_report import audit_lines, audit_report, summed_audit
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.reading import configuration
 from holdfast.observe.schemas import OperatorSchema, operator_schemas, schema_lines
 from holdfast.observe.shards import of_shard
 from holdfast.pipeline import Pipeline
-from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import checkpoint_directory, viewed_directory
 from holdfast.types.units import duration_us
 

@@ -28,6 +28,7 @@ from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.explain import derived_names
 from holdfast.expressions.statement import mistake_in
+from holdfast.json_values import as_json as inspected_json
 from holdfast.observe.changes import exit_code, new_column_lines
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.ledgers import ask_ledgers
@@ -36,7 +37,6 @@ from holdfast.observe.time_indexes import time_index_lines
 from holdfast.pipeline import Pipeline
 from holdfast.plan.warnings import waits_to_mind
 from holdfast.starts.refusals import check_change
-from holdfast.status import as_json as inspected_json
 from holdfast.steer.controls import Controls
 from holdfast.steer.entries import controls_for
 from holdfast.store.paths import viewed_directory

@@ -19,12 +19,12 @@ from holdfast.config import Settings
 from holdfast.controller.named import ShardNames
 from holdfast.display.lines import utc
 from holdfast.errors import Corrupt, InvalidPipeline
+from holdfast.json_values import as_json as as_json_value
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.schemas import operator_schemas
 from holdfast.ports import Store
 from holdfast.shards.layout import newest_layout
 from holdfast.shards.naming import shard_of
-from holdfast.status import as_json as as_json_value
 from holdfast.store.paths import checked_place, open_store, viewed_directory
 
 app = typer.Typer(

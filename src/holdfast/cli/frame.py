@@ -269,7 +269,7 @@ def answer(value: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def plan_shards(pipeline: Graph, directory: Path, settings: Settings, shards: int, as_json: bool) -> None:
     """Say what another number of shards would do; exit with code 10 where it does anything, raise why it cannot be."""
-    from holdfast.controller.rearranging import Rearranging
+    from holdfast.controller.layouts.rearranging import Rearranging
 
     planned = Rearranging(pipeline, directory, settings).plan(shards)
     answer(planned.as_json(), planned.lines(), as_json)

@@ -63,8 +63,8 @@ def reconcile(
     if rebuild and digests_only:
         raise typer.BadParameter("--rebuild writes all rows of a sink, and --digests-only keeps none.")
     with frame.settings(as_json) as settings:
-        from holdfast.controller.found_shards import known_layout
-        from holdfast.controller.graph import ShardGraphs
+        from holdfast.controller.layouts.found_shards import known_layout
+        from holdfast.controller.layouts.graph import ShardGraphs
         from holdfast.controller.reconciling import ShardsReconciling
         from holdfast.spark.launch import jvm
         from holdfast.spark.launch.early import begin

@@ -25,12 +25,12 @@ from holdfast.controller.shard_targets import ShardTarget, chosen_of, targets_of
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
+from holdfast.json_values import as_json as inspected_json
 from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.ledgers import lease_report
 from holdfast.ports import Reset, ResettableSpec
 from holdfast.reconcile.stand_ins import can_be_rebuilt
 from holdfast.starts.rewind_target import check_finished
-from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 
@@ -259,7 +259,7 @@ def rewind_(
         targets = targets_of(loaded, checkpoint)
         chosen = chosen_of(targets, shard)
         if targets[0].shard is not None:
-            from holdfast.controller.rearranging import Rearranging
+            from holdfast.controller.layouts.rearranging import Rearranging
 
             Rearranging(loaded, viewed_directory(checkpoint), settings).check_moved()
         if len(chosen) > 1:

@@ -15,8 +15,8 @@ from holdfast.config import Settings
 from holdfast.controller.shard_targets import ShardTarget, chosen_of, targets_of
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import common_unit
+from holdfast.json_values import as_json as inspected_json
 from holdfast.observe.inspection import Inspection
-from holdfast.status import as_json as inspected_json
 from holdfast.store.paths import open_store, viewed_directory
 
 Answer = tuple[dict[str, Any], list[str], HoldfastError | None]

@@ -15,13 +15,13 @@ from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.json_values import as_json as as_json_value
 from holdfast.observe.bundle import Evidence, bundle_files, write_bundle
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.inspection import Inspection
 from holdfast.pipeline import Pipeline
 from holdfast.shards.layout import newest_layout
 from holdfast.shards.naming import shard_checkpoint
-from holdfast.status import as_json as as_json_value
 from holdfast.steer.client import attach
 
 

@@ -14,6 +14,7 @@ from holdfast.display.lines import busiest_of, limit_of, utc
 from holdfast.display.tables import rejects_text, state_text, wait_lines
 from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
+from holdfast.json_values import as_json
 from holdfast.observe.changes import change_lines
 from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
 from holdfast.observe.ledgers import lease_lines
@@ -28,7 +29,6 @@ from holdfast.starts.behind import ranges_text
 from holdfast.starts.rewind_target import Rewound
 from holdfast.starts.table import ResumeCase, StartWay
 from holdfast.state.timeline import CLOSED
-from holdfast.status import as_json
 
 if TYPE_CHECKING:
     from holdfast.cli.resolve import Resolved

@@ -16,8 +16,8 @@ from pathlib import Path
 from holdfast.checkpoint.directory_header import DirectoryHeader, newest_directory, noted_beginning
 from holdfast.checkpoint.portable import LIST, NamedCheckpoint
 from holdfast.controller.checks import check_key
-from holdfast.controller.found_shards import ask_shards, has_begun
-from holdfast.controller.graph import ShardGraphs, dealt
+from holdfast.controller.layouts.found_shards import ask_shards, has_begun
+from holdfast.controller.layouts.graph import ShardGraphs, dealt
 from holdfast.controller.named import ShardNames
 from holdfast.controller.named_parts import shard_stores
 from holdfast.errors import InvalidPipeline

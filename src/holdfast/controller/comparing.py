@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.reconciling import ShardsReconciling
 from holdfast.display import lines
 from holdfast.graph.nodes import SinkNode

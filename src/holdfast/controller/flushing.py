@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from holdfast.commit.paced import ask_to_commit
 from holdfast.connectors.segments.control import flush
 from holdfast.connectors.segments.spec import SegmentsSinkSpec
-from holdfast.controller.found_shards import ask_shards
+from holdfast.controller.layouts.found_shards import ask_shards
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.controller.found_shards import ask_shards
+from holdfast.controller.layouts.found_shards import ask_shards
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import LeasePlace

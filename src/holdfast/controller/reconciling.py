@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import cast
 
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.errors import Unavailable
 from holdfast.ports import Content, Held, Repair, SharedTable, Sink
 from holdfast.positions import Positions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.controller.found_shards import known_layout
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.found_shards import known_layout
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.shards.naming import shard_checkpoint, shard_name

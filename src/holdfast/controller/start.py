@@ -17,14 +17,14 @@ from holdfast.controller.beginning import ShardsBeginning
 from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
 from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
-from holdfast.controller.dealing import Dealing
-from holdfast.controller.first_layout import FirstLayout
-from holdfast.controller.found_shards import known_layout, layout_there
-from holdfast.controller.graph import ShardGraphs
 from holdfast.controller.kept_shard import KeptShard, ShardWays
+from holdfast.controller.layouts.dealing import Dealing
+from holdfast.controller.layouts.first_layout import FirstLayout
+from holdfast.controller.layouts.found_shards import known_layout, layout_there
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.own_segments import OwnSegments
+from holdfast.controller.layouts.rearranging import Rearranging
 from holdfast.controller.named_parts import ShardParts
-from holdfast.controller.own_segments import OwnSegments
-from holdfast.controller.rearranging import Rearranging
 from holdfast.controller.rewinding import ShardsRewinding
 from holdfast.controller.rivals import Rivals
 from holdfast.controller.steering import listen

@@ -33,12 +33,12 @@ from holdfast.controller.controller import ShardedRun
 from holdfast.controller.evidence import tell_evidence
 from holdfast.controller.flushing import flush_sinks
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
+from holdfast.json_values import as_json
 from holdfast.ports import Store
 from holdfast.positions import Position, Positions, covers_all, lag_between
 from holdfast.shards.named import read_record
 from holdfast.shards.naming import shard_checkpoint, shard_of
 from holdfast.spark.launch import stop_directory
-from holdfast.status import as_json
 from holdfast.steer.controls import Controls
 from holdfast.steer.entries import ControlEntry, ControlLog, in_force, made_id
 from holdfast.steer.place import write_place

@@ -20,11 +20,11 @@ from typing import Any, get_args
 from holdfast import __version__
 from holdfast.config import OTHER_VARIABLES, Settings
 from holdfast.graph.graph import Graph
+from holdfast.json_values import as_json
 from holdfast.observe.inspection import DecisionSummary, Inspection, SinkReport
 from holdfast.observe.logs import FILE_NAME
 from holdfast.observe.reading import configuration
 from holdfast.observe.scrubbing import COVER, Scrubber
-from holdfast.status import as_json
 from holdfast.store import durable
 
 LOG_BYTES = 256 << 10

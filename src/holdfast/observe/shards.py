@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.commit.owner import noted_owner
 from holdfast.controller.checks import check_shard
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.display.lines import utc
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store

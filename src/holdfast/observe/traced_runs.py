@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.controller.found_shards import ask_shards, recovered_parts
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.found_shards import ask_shards, recovered_parts
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.graph.graph import Graph
 from holdfast.shards.layout import newest_layout
 from holdfast.shards.naming import shard_checkpoint, shard_name

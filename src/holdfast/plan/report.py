@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import invariant
+from holdfast.json_values import as_json
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.keyed import parted
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, as_json
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 from holdfast.time_use import TimeUse
 
 if TYPE_CHECKING:

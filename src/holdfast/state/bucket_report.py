@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.json_values import is_number
 from holdfast.state.step import Result
-from holdfast.status import Wait, is_number
+from holdfast.status import Wait
 
 Feeds = Mapping[str, Mapping[str, int]]
 """Input -> where its rows come from -> bound for all keys."""

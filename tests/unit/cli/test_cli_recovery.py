@@ -30,7 +30,7 @@ from holdfast.cli.reject_rows import Rejected, keeping, rejected_lines
 from holdfast.cli.target import load_target
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.errors import BadRow, HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.ports import Carried, EpochRecord, Refused

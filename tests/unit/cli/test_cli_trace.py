@@ -24,7 +24,7 @@ from holdfast.cli.app import app
 from holdfast.cli.target import load_target
 from holdfast.connectors.kit import explained
 from holdfast.connectors.reading.until import up_to
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.observe.trace import read_at
 from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.shards.assignment import Assignment

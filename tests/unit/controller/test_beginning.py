@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint import named
 from holdfast.controller.beginning import BEGINNING, ShardsBeginning, place_of
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.named import ShardNames
 from holdfast.controller.named_parts import shard_stores
 from holdfast.errors import InvalidPipeline

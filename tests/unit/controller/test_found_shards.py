@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.controller.found_shards import ask_shards, known_layout, recovered_layout
-from holdfast.controller.graph import PARTS, ShardGraphs
-from holdfast.controller.moving import Ledgers
+from holdfast.controller.layouts.found_shards import ask_shards, known_layout, recovered_layout
+from holdfast.controller.layouts.graph import PARTS, ShardGraphs
+from holdfast.controller.layouts.moving import Ledgers
 from holdfast.errors import Diverged, Unavailable
 from holdfast.ports import EpochRecord, Held, Publication, RunIdentity, SinkLedger
 from holdfast.positions import Positions

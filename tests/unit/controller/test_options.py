@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.controller.graph import ShardGraphs
+from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.start import start
 from holdfast.errors import InvalidPipeline
 from holdfast.shards.layout import record_layout

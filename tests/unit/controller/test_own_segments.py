@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.graph import ShardGraphs
-from holdfast.controller.own_segments import OwnSegments
+from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.own_segments import OwnSegments
 from holdfast.errors import Diverged, Fenced
 from holdfast.ports import EpochRecord, Held, Publication, RunIdentity
 from holdfast.positions import Positions

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.connectors.reading.parts import divisible
-from holdfast.controller.graph import PARTS, ShardGraphs, dealt
+from holdfast.controller.layouts.graph import PARTS, ShardGraphs, dealt
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.hooks import NONE
 from holdfast.positions import SegmentSet

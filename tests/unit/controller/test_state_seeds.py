@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 import holdfast as hf
-from holdfast.controller.state_seeds import check_bounds, check_state
+from holdfast.controller.layouts.state_seeds import check_bounds, check_state
 from holdfast.errors import InvalidPipeline
 from holdfast.pipeline import Pipeline
 

@@ -10,9 +10,10 @@ import holdfast as hf
 from holdfast.cli.words import inspection_lines
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.until import up_to
+from holdfast.json_values import as_json
 from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.time_indexes import TimeIndexReport
-from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait, as_json
+from holdfast.status import STATE_REPORT_KEY, OperatorStatus, Wait
 from holdfast.store.paths import open_store
 
 

@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.capabilities import offers
 from holdfast.commit.owner import Owner
 from holdfast.errors import Unavailable
+from holdfast.json_values import as_json
 from holdfast.observe.inspection import Inspection, SegmentReport, SinkReport, SourceReport, SparkHeads
 from holdfast.observe.reading import inspect_sources, source_lines
 from holdfast.ports import Held, MeasuredSpec, SegmentLag
 from holdfast.positions import SourcePositions
-from holdfast.status import as_json
 
 NOW_US = 100_000_000
 

@@ -14,11 +14,11 @@ from holdfast.commit.owner import Owner
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.errors import Unavailable
 from holdfast.graph.trigger import SinkPace
+from holdfast.json_values import as_json
 from holdfast.observe.inspection import DecisionSummary, Inspection, SparkHeads
 from holdfast.observe.sink_answers import held_when_resolved, highest_held, inspect_sinks, questions
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Guarantee, Held, OpenTransaction, Outcome, WaitingReaders
-from holdfast.status import as_json
 from holdfast.testing.store import SimulatedStore
 
 SCHEMA = pa.schema([("x", pa.int64())])

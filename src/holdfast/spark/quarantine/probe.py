@@ -250,7 +250,7 @@ class Probe:
             How many are looked for in one part.
         """
         task = ProbeTask(tuple(part for part, _ in parts), tuple(high for _, high in parts), self.limit_s, most)
-        rows = self._found(task)
+        rows = self._look_for(task)
         for number, (_, what, _) in rows:
             if number is None:
                 log.warning("a probe has not evaluated all rows, which are searched by trials: %s", what)
@@ -260,7 +260,7 @@ class Probe:
         invariant(not strays, f"a probe of the rows {low} to {high - 1} names {strays}.")
         return sorted(found, key=lambda one: one[0])
 
-    def _found(self, task: ProbeTask) -> list[Found]:
+    def _look_for(self, task: ProbeTask) -> list[Found]:
         count = len(task.parts)
         if self.session is None:
             with ThreadPoolExecutor(count, "holdfast-probe") as threads:

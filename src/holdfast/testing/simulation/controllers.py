@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from holdfast.controller.moving import Ledgers, Moving, StandingShard, check_layout, is_carried_through
+from holdfast.controller.layouts.moving import Ledgers, Moving, StandingShard, check_layout, is_carried_through
 from holdfast.errors import Diverged, Fenced, InDoubt, Unavailable
 from holdfast.ports import Store
 from holdfast.positions import Positions
@@ -49,7 +49,7 @@ class SimulatedController:
     give_way : callable
         Called before each durable write: lets others go on.
     make_moving, check : callable
-        Put broken ones in the place of what is in :mod:`holdfast.controller.moving`.
+        Put broken ones in the place of what is in :mod:`holdfast.controller.layouts.moving`.
     """
 
     world: ShardWorld
@@ -156,7 +156,7 @@ def simulate_moves(seed: int, *, make_moving: MakeMoving = Moving, loses_checkpo
         Chooses the numbers, sinks, segments and rows that arrive, also while shards run and new ones, which shards
         die alone and when all die: while segments move, or later.
     make_moving : callable
-        Puts a broken one in the place of :class:`~holdfast.controller.moving.Moving`.
+        Puts a broken one in the place of :class:`~holdfast.controller.layouts.moving.Moving`.
     loses_checkpoint : bool
         Whether the checkpoint is lost now and then when all have died.  Then decisions are lost too, so that a sink may
         get a row with another value than others: that is no problem.
@@ -239,7 +239,7 @@ def simulate_contest(seed: int, *, make_moving: MakeMoving = Moving, check: Chec
     seed : int
         Chooses everything.
     make_moving, check : callable
-        Put broken ones in the place of what is in :mod:`holdfast.controller.moving`.
+        Put broken ones in the place of what is in :mod:`holdfast.controller.layouts.moving`.
     """
     chance = random.Random(f"contest {seed}")
     world = _world(seed, chance, rates=(0.0,))

@@ -156,7 +156,7 @@ class EngineDirectory:
         if not self._store.put_if_absent(key, json.dumps(content).encode()):
             raise EngineConflict(key)
 
-    # --- as a move between shards sees it: ``holdfast.controller.moving.ShardDirectory`` ------------------------------
+    # --- as a move between shards sees it: ``holdfast.controller.layouts.moving.ShardDirectory`` ----------------------
 
     @property
     def layout(self) -> int:

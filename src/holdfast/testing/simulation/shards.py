@@ -17,7 +17,7 @@ from holdfast.checkpoint.participation import Participation
 from holdfast.commit.coordinator import Coordinator
 from holdfast.commit.delivery import remembers
 from holdfast.commit.ledger import Standing, survey
-from holdfast.controller.moving import StandingShard
+from holdfast.controller.layouts.moving import StandingShard
 from holdfast.ports import Sink, SinkLedger, Store
 from holdfast.positions import Position, SegmentSet
 from holdfast.shards.assignment import Assignment, assign

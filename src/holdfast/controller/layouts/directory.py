@@ -31,7 +31,7 @@ from holdfast.checkpoint.snapshot import commit, snapshot_keys
 from holdfast.checkpoint.source_history import last_positions, note_positions
 from holdfast.checkpoint.spark_log import last_logged, read_offsets
 from holdfast.config import Settings
-from holdfast.controller.moving import StandingShard
+from holdfast.controller.layouts.moving import StandingShard
 from holdfast.errors import Corrupt, Diverged, Unavailable, invariant
 from holdfast.graph.graph import Graph
 from holdfast.plan.levels.kept import read_state

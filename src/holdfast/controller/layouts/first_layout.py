@@ -17,9 +17,9 @@ from functools import partial
 import pyarrow as pa
 
 from holdfast.checkpoint import explained
-from holdfast.controller.found_shards import ask_shards, has_begun, recovered_layout
-from holdfast.controller.graph import ShardGraphs
-from holdfast.controller.moving import Ledgers, Moving
+from holdfast.controller.layouts.found_shards import ask_shards, has_begun, recovered_layout
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.moving import Ledgers, Moving
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.shards.layout import ShardLayout
@@ -60,7 +60,7 @@ class FirstLayout:
         Raises
         ------
         HoldfastError
-            As :meth:`~holdfast.controller.moving.Moving.first`.
+            As :meth:`~holdfast.controller.layouts.moving.Moving.first`.
         """
         pipeline = self.graphs.pipeline
         sinks = {node.name: node.spec for node in pipeline.sinks}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.commit.owner import GENERATIONS
-from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.found_shards import ask_shard, has_begun
-from holdfast.controller.graph import ShardGraphs
-from holdfast.controller.moving import check_layout
+from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.found_shards import ask_shard, has_begun
+from holdfast.controller.layouts.graph import ShardGraphs
+from holdfast.controller.layouts.moving import check_layout
 from holdfast.errors import Diverged
 from holdfast.ports import Held, Store
 from holdfast.positions import Positions, covers_all

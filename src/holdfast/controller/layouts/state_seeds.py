@@ -4,7 +4,7 @@ Durable writes, in the checkpoint of each shard: files, as those of a snapshot; 
 generation of the shard, which the layout names.  A crash before the layout leaves files that no snapshot names, which
 are pruned with others, and manifests aside that the next change removes: those of lower generations, since a change
 that is slower than one which has fenced it would take that one's away.  The manifest becomes a snapshot, the only one
-of the shard, when its directory begins (:meth:`holdfast.controller.directory.SparkDirectory.begin`).
+of the shard, when its directory begins (:meth:`holdfast.controller.layouts.directory.SparkDirectory.begin`).
 
 Invariant: nothing is written where a shard reads its own state, before the layout counts.
 """
@@ -25,8 +25,8 @@ from holdfast.clock import SystemClock
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.partitioned import BOUND
 from holdfast.connectors.reading.wrapped import WrappedSpec
-from holdfast.controller.directory import SparkDirectory
-from holdfast.controller.moving import StandingShard
+from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.moving import StandingShard
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.operators.lookup.as_of import AsOfLookup

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from holdfast.controller.graph import ShardGraphs, dealt
-from holdfast.controller.moving import Moving
+from holdfast.controller.layouts.graph import ShardGraphs, dealt
+from holdfast.controller.layouts.moving import Moving
 from holdfast.errors import Diverged, InvalidPipeline, Unavailable, invariant
 from holdfast.ports import Store
 from holdfast.shards.layout import ShardLayout, newest_layout

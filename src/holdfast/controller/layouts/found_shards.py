@@ -1,7 +1,7 @@
 """The shards of a pipeline whose checkpoint is lost, as its sinks know them (design/0048, 8).
 
 Where no sink knows a number, a higher one is not looked for: the sinks of all shards of a layout are opened before it
-is recorded (:mod:`holdfast.controller.first_layout`).
+is recorded (:mod:`holdfast.controller.layouts.first_layout`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import FILE_NAME, newest_directory, read_origin
 from holdfast.connectors.reading.parts import divisible
-from holdfast.controller.graph import ShardGraphs, dealt
-from holdfast.controller.moving import Ledgers
+from holdfast.controller.layouts.graph import ShardGraphs, dealt
+from holdfast.controller.layouts.moving import Ledgers
 from holdfast.errors import Corrupt
 from holdfast.graph.graph import Graph
 from holdfast.ports import Held, LedgerSpec, Store

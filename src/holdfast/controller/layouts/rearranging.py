@@ -19,11 +19,11 @@ from holdfast.checkpoint.schemas import OUT_OF_REACH, note_schema
 from holdfast.config import Settings
 from holdfast.connectors.byte_stream.moving import check_moves
 from holdfast.connectors.byte_stream.sink_spec import ByteStreamSinkSpec
-from holdfast.controller.directory import SparkDirectory, connect_shard
-from holdfast.controller.found_shards import known_layout
-from holdfast.controller.graph import ShardGraphs, dealt
-from holdfast.controller.moving import Moving, StandingShard
-from holdfast.controller.state_seeds import StateSeeds, check_bounds, check_state, givers_of
+from holdfast.controller.layouts.directory import SparkDirectory, connect_shard
+from holdfast.controller.layouts.found_shards import known_layout
+from holdfast.controller.layouts.graph import ShardGraphs, dealt
+from holdfast.controller.layouts.moving import Moving, StandingShard
+from holdfast.controller.layouts.state_seeds import StateSeeds, check_bounds, check_state, givers_of
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
