@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from holdfast.checkpoint.snapshot import from_parquet
 from holdfast.connectors.files.source.division import FileDivision
 from holdfast.controller.layouts.directory import SparkDirectory
 from holdfast.controller.layouts.graph import PARTS
-from holdfast.errors import Fenced, InvalidPipeline
+from holdfast.errors import Diverged, Fenced, InvalidPipeline
 from holdfast.graph.trigger import available_now
 from holdfast.pipeline import Pipeline
 from holdfast.plan.levels.edited import division_of
@@ -96,12 +96,12 @@ class Keyed(Movable):
     def written(self) -> dict[str, list[tuple[object, ...]]]:
         return {name: sorted(sqlite_rows(self.directory / "out.db", f"SELECT * FROM {name}")) for name in TABLES}
 
-    def check(self, directory: Path) -> None:
+    def check(self, directory: Path, names: Sequence[str] = TABLES) -> None:
         """Compare with one run without shards over the same files."""
         alone = Keyed(directory, sources=self.input)
         alone.pipeline().run(checkpoint=alone.checkpoint, trigger=available_now())
         found, expected = self.written(), alone.written()
-        for name in TABLES:
+        for name in names:
             assert found[name] == expected[name], name
             assert found[name], name
 
@@ -162,6 +162,25 @@ def test_a_change_that_is_slower_than_another_one_takes_none_of_its_state_away(p
     place.arrive_rows()
     place.run(three)
     place.check(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("is_one_lost", [True, False])
+def test_state_that_is_lost_is_rebuilt_from_the_beginning_of_a_shards_segments(
+    place: Keyed, tmp_path: Path, is_one_lost: bool
+) -> None:
+    """Also of one shard whose segments have just moved: the state that the layout names is gone with its checkpoint."""
+    layout = place.begin(2)
+    place.arrive_rows()
+    place.run(layout)
+    if is_one_lost:
+        place.rearranging.change(3, "device")
+    shutil.rmtree(place.checkpoint / "shards/1" if is_one_lost else place.checkpoint)
+    with pytest.raises(Diverged, match="no snapshot serves"):
+        place.pipeline().start(checkpoint=place.checkpoint, trigger=available_now())
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now(), rebuild_state=True)
+    place.arrive_rows()
+    place.pipeline().run(checkpoint=place.checkpoint, trigger=available_now())
+    place.check(tmp_path / "alone", ("counts", "windows", "once"))  # a join rejects what one epoch brings together
 
 
 class Bounding(Keyed):

@@ -246,7 +246,8 @@ def _note_those_that_left(inputs: StartInputs, header: DirectoryHeader) -> None:
 
 def _retired(inputs: StartInputs, header: DirectoryHeader, held: Mapping[str, Held]) -> Positions:
     """Return where sources begin that have no position at the start of the directory."""
-    known = last_positions(inputs.store)
+    # One that has a position there without a segment begins at its beginning: the part of a shard, say.
+    known = {name: of for name, of in last_positions(inputs.store).items() if header.start.get(name, of)}
     if not header.start:  # planned from the beginning of every source that the graph has: read from there too
         names = [node.name for node in inputs.sources]
         return {name: of for name, of in known.items() if name not in names}
