@@ -165,7 +165,7 @@ def test_rejects_of_a_source_that_stops_at_a_malformed_row():
 
 def test_rejects_of_an_operator():
     late = read(on_bad_row="reject", name="flights") | hf.filter("dep_delay > 15", name="late")
-    refused(lambda: late.rejects, "'late'", here(), "only a source")
+    refused(lambda: late.rejects, "'late'", here(), "ask the source for it")
 
 
 def test_a_stream_that_leads_to_no_sink():

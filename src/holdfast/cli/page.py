@@ -35,7 +35,11 @@ def dashboard(
     ] = None,
     root: Annotated[
         list[str] | None,
-        typer.Option("--root", metavar="DIR_OR_BUCKET", help="Show every pipeline below, two levels deep; repeatable."),
+        typer.Option(
+            "--root",
+            metavar="DIR_OR_BUCKET",
+            help="Show every pipeline below, two levels deep. May be given several times.",
+        ),
     ] = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the page is.")] = "127.0.0.1:8080",
     token: Annotated[
@@ -47,7 +51,9 @@ def dashboard(
             help="Who logs in with it may tell the run something. Default: HOLDFAST_PAGE_TOKEN.",
         ),
     ] = None,
-    until_input_ends: Annotated[bool, typer.Option("--until-input-ends", hidden=True)] = False,
+    until_input_ends: Annotated[
+        bool, typer.Option("--until-input-ends", hidden=True, help="End with the standard input.")
+    ] = False,
 ) -> None:
     """Serve a web page of a run, or of the checkpoint that is left of one."""
     with frame.settings(as_json=False) as settings:
