@@ -50,7 +50,8 @@ def test_no_seed_loses_or_doubles_a_row_while_checkpoints_are_lost():
 
 @pytest.mark.slow
 def test_controllers_and_hosts_that_start_at_once_leave_every_row_once():
-    chosen = [int(SEED)] if SEED else range(40)
+    """In 20450 a fenced run plans what is dealt to another shard right then; in 21326 two fence a sink at once."""
+    chosen = [int(SEED)] if SEED else [20450, 21326, *range(40)]
     assert run(simulate_contest, chosen) > len(chosen) or SEED
 
 

@@ -333,3 +333,31 @@ def test_a_sink_of_before_a_hand_over_is_refused(place: Movable) -> None:
     shutil.copy(copies[1], table)
     with pytest.raises(Diverged, match="moved"):
         place.run(one)
+
+
+def test_what_a_fenced_run_has_planned_of_another_shard_is_planned_anew(place: Movable) -> None:
+    """It was to read a new segment, which has been dealt to another shard since."""
+    place.arrive(*DIRECTORIES)
+    place.run_as_one()
+    layout = place.rearranging.change(2)
+    place.arrive(*DIRECTORIES)
+    place.run(layout)
+    theirs = next(iter(set(place.directories(1).finished_end()["rides"]) - {"log"}))
+    log = place.spark(0) / "offsets"
+    last = last_logged(place.spark(0), "offsets")
+    *before, planned = (log / str(last)).read_text().splitlines()
+    name, _, said = planned.partition(":")
+    end = json.loads(said)
+    assert theirs not in end["positions"]
+    end["positions"][theirs] = 1
+    (log / str(last + 1)).write_text("\n".join([*before, f"{name}:{json.dumps(end)}"]))
+    assert theirs in place.directories(0).planned_end()["rides"]
+    place.arrive(*DIRECTORIES)
+    place.rearranging.arrange(0)
+    anew = newest_layout(LocalStore(str(place.checkpoint)))
+    assert anew is not None
+    assert (anew.number, anew.assignment.shards) == (layout.number + 1, layout.assignment.shards)
+    place.run(anew)
+    place.check_rows()
+    place.rearranging.arrange(2)
+    assert newest_layout(LocalStore(str(place.checkpoint))) == anew, "nothing is left to do"

@@ -129,6 +129,19 @@ def note_beginnings(assignment: Assignment, stands: Mapping[int, Stand], unit_of
     return assignment
 
 
+def plans_of_others(assignment: Assignment, stands: Mapping[int, Stand], unit_of: UnitOf) -> bool:
+    """Return whether an engine has planned to read what is another shard's.
+
+    A run that is fenced may still plan: behind the look of the next controller at what has begun, a segment that this
+    one has dealt since.  Nobody has evaluated that epoch, and nobody may.
+    """
+    return any(
+        assignment.shards.get(unit, shard) != shard
+        for shard, stand in stands.items()
+        for unit in _units(stand.planned, unit_of)
+    )
+
+
 def moves_between(
     before: Assignment, after: Assignment, stands: Mapping[int, Stand], unit_of: UnitOf
 ) -> dict[int, Move]:

@@ -229,9 +229,17 @@ class SimulatedSink:
     def _open(self, run: RunIdentity) -> Held:
         self._run = run
         before = self._row.generation
+
+        def fence() -> None:  # looks and writes in one step, as a system does
+            nonlocal before
+            before = self._row.generation
+            if before >= run.generation:
+                raise self._fenced(before, run.generation)
+            self._row.generation = run.generation
+
         if before >= run.generation:
             raise self._fenced(before, run.generation)
-        self._write("fence", lambda: setattr(self._row, "generation", run.generation))
+        self._write("fence", fence)
         self._complete()
         if self.guarantee is Guarantee.AT_LEAST_ONCE:
             return Held(generation=before)

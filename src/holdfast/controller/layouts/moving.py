@@ -21,7 +21,7 @@ from holdfast.ports import EpochRecord, Explanation, Held, Sink, SinkLedger, Sto
 from holdfast.positions import Positions, covers_all
 from holdfast.shards.assignment import Assignment, regroup
 from holdfast.shards.layout import ShardLayout, record_layout, settled_layout
-from holdfast.shards.moves import Move, Stand, UnitOf, moves_between, note_beginnings
+from holdfast.shards.moves import Move, Stand, UnitOf, moves_between, note_beginnings, plans_of_others
 
 Ledgers = Mapping[str, SinkLedger]
 """Sink -> what it knows of a shard."""
@@ -350,6 +350,13 @@ class Moving:
         found = self._record(replace(before, assignment=after, moves=moves))
         self._carry_through(found)
         return found
+
+    def is_to_begin_anew(self, layout: ShardLayout) -> bool:
+        """Return whether an engine has planned an epoch that no shard may run (:func:`plans_of_others`).
+
+        :meth:`change` to as many shards lets each begin behind what its sinks hold.
+        """
+        return plans_of_others(layout.assignment, self._stands(), self.unit_of(layout))
 
     def take(self, numbers: Iterable[int]) -> None:
         """Take shards over that are not yet: each sink knows them then."""

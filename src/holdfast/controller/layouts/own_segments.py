@@ -101,8 +101,8 @@ class OwnSegments:
                 raise Diverged(
                     f"{self._name!r} is to read segment {segment!r} of source {source!r}, which is another shard's.",
                     why="a run that was fenced has planned that, after new segments were dealt.",
-                    do=f"move {spark} out of the checkpoint, and start again: the shard then continues where its sinks "
-                    "are.",
+                    do="start all shards again: each then continues behind what its sinks hold. Where that is refused, "
+                    f"move {spark} out of the checkpoint first.",
                     pipeline=self._name,
                     participant=source,
                 )

@@ -7,7 +7,7 @@ noted, so neither Spark nor Java is needed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,13 +24,13 @@ from holdfast.controller.layouts.found_shards import known_layout
 from holdfast.controller.layouts.graph import ShardGraphs, dealt
 from holdfast.controller.layouts.moving import Moving, StandingShard
 from holdfast.controller.layouts.state_seeds import StateSeeds, check_bounds, check_state, givers_of
-from holdfast.errors import HoldfastError, InvalidPipeline
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.ports import Store
 from holdfast.shards.assignment import Assignment, assign, moves, regroup
 from holdfast.shards.keys import KEYS, ShardKey
 from holdfast.shards.layout import ShardLayout, newest_layout
-from holdfast.shards.moves import Stand, note_beginnings
+from holdfast.shards.moves import Stand, note_beginnings, plans_of_others
 from holdfast.shards.naming import shard_checkpoint, shard_name
 from holdfast.spark.state.shard_state import KeyMoves
 from holdfast.starts.in_doubt import ran_last
@@ -141,13 +141,14 @@ class Rearranging:
 
         Notes
         -----
-        Takes nothing over where there is nothing to do.
+        Takes nothing over where there is nothing to do.  Also to change is a number that stays, where a shard has
+        planned what is another's (:func:`plans_of_others`).
         """
         layout = newest_layout(self._store)
         count = 0 if layout is None else layout.shard_count
         has_begun = layout is not None or newest_directory(self._store) > 0
-        if has_begun and shard_count not in (0, count):
-            self.change(shard_count, by)
+        if has_begun and (shard_count not in (0, count) or self._is_to_begin_anew(layout)):
+            self.change(shard_count or count, by)
         elif self.is_unfinished:
             self.settle()
 
@@ -250,7 +251,7 @@ class Rearranging:
             self.check()  # no run is fenced for what cannot be done
         with self.moving() as moving:
             layout = moving.settle()
-            if layout is not None and layout.shard_count == shard_count:
+            if layout is not None and layout.shard_count == shard_count and not moving.is_to_begin_anew(layout):
                 return layout
             self.check()
             return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
@@ -330,6 +331,16 @@ class Rearranging:
         for node in self.pipeline.sinks:
             if isinstance(node.spec, ByteStreamSinkSpec):
                 check_moves(node.name, node.spec, self.pipeline.name, moves(before, after))
+
+    def _is_to_begin_anew(self, layout: ShardLayout | None) -> bool:
+        if layout is None or self.is_unfinished:
+            return False
+        stands = {}
+        for number in self._numbers():
+            with suppress(Corrupt):  # its start says what becomes of a directory that is damaged
+                stands[number] = Stand(planned=self._directory(number).planned_end())
+        unit_of = ShardGraphs(self.pipeline, self.directory).unit_of(layout)
+        return plans_of_others(layout.assignment, stands, unit_of)
 
     def _stand(self, number: int) -> Stand:
         """Return where a shard stands, as far as Spark's directories tell."""
