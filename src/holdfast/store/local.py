@@ -18,7 +18,8 @@ _ASIDE = ".writing"
 _OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "control", "dead-letters", "fences"}) | {
     *("foreach_batch", "steer"),
     *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
-    *("shards", "sinks", "snapshots", "sources", "sources.json", "spark", "state", "supervisor.json", "user-data"),
+    *("shards", "sinks", "snapshots", "sources", "sources.json", "spark", "starts", "state", "supervisor.json"),
+    "user-data",
 }
 """What is directly in a checkpoint; a user may keep other things there."""
 _LOG = "holdfast.log"
