@@ -356,7 +356,8 @@ class Moving:
 
         :meth:`change` to as many shards lets each begin behind what its sinks hold.
         """
-        return plans_of_others(layout.assignment, self._stands(), self.unit_of(layout))
+        plans = {number: Stand(planned=shard.directory.planned_end()) for number, shard in self.shards.items()}
+        return plans_of_others(layout.assignment, plans, self.unit_of(layout))
 
     def take(self, numbers: Iterable[int]) -> None:
         """Take shards over that are not yet: each sink knows them then."""
