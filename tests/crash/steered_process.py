@@ -1,6 +1,6 @@
 """A run that dies at a write of what it is told.
 
-Arguments: directory, number of the entry, ``before`` or ``after``; 0: none.
+Arguments: directory, number of the entry, ``before`` or ``after``; 0: none; then ``state`` where it is to keep some.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from holdfast.steer.entries import PREFIX
 from holdfast.store.local import LocalStore
 
 
-def pipeline_in(directory: Path) -> Pipeline:
+def pipeline_in(directory: Path, *, keeps_state: bool) -> Pipeline:
     """Return files that lead to a table."""
-    rides = hf.read.files(str(directory / "in"), schema="id BIGINT", name="rides")
+    rides = hf.read.files(str(directory / "in"), schema="id BIGINT", name="rides", timestamp="id")
+    if keeps_state:
+        rides = rides | hf.distinct(by="id", horizon=100, disorder=100, name="once")
     return hf.Pipeline("rides", rides | hf.write.sqlite(str(directory / "rides.db"), table="rows", name="table"))
 
 
@@ -42,7 +44,7 @@ def main() -> None:
     directory, entry, moment = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     if entry:
         die_at(entry, moment)
-    run = pipeline_in(directory).start(
+    run = pipeline_in(directory, keeps_state="state" in sys.argv).start(
         checkpoint=directory / "checkpoint", trigger=hf.every("20 ms"), master="local[1]"
     )
     run.wait()

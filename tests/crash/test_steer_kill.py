@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.errors import Unavailable
+from holdfast.checkpoint.named import names
+from holdfast.errors import InDoubt, InvalidPipeline, Unavailable
 from holdfast.steer.client import Attached
 from holdfast.steer.controls import Controls
 from holdfast.steer.entries import in_force
@@ -31,9 +32,9 @@ NIGHTLY = pytest.mark.nightly
 
 
 @contextmanager
-def living(work: Path, entry: int = 0, moment: str = "before") -> Iterator[subprocess.Popen[bytes]]:
+def living(work: Path, entry: int = 0, moment: str = "before", *also: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the pipeline in a process that dies at an entry, until the end of the block."""
-    command = [sys.executable, "-m", "tests.crash.steered_process", str(work), str(entry), moment]
+    command = [sys.executable, "-m", "tests.crash.steered_process", str(work), str(entry), moment, *also]
     with (work / "said").open("ab") as said:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
     try:
@@ -122,3 +123,40 @@ def test_a_run_that_dies_while_it_is_drained_is_drained_by_the_next(tmp_path: Pa
     with living(tmp_path):
         attached.wait_until_held()
         assert held(tmp_path) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("entry", "moment"),
+    [
+        (2, "before"),
+        pytest.param(1, "before", marks=NIGHTLY),
+        pytest.param(1, "after", marks=NIGHTLY),
+        pytest.param(2, "after", marks=NIGHTLY),
+    ],
+)
+def test_a_checkpoint_that_is_asked_for_is_made_once_or_not_known(tmp_path: Path, entry: int, moment: str) -> None:
+    """Entry 1 says that it is to be made, and entry 2 that it was."""
+    attached = hf.attach(tmp_path / "checkpoint")
+    arrive(tmp_path / "in", "a.json", [{"id": 1}])
+    with living(tmp_path, entry, moment, "state") as process:
+        eventually(lambda: held(tmp_path) == [1], what="the first row")
+        if (entry, moment) == (2, "after"):
+            assert attached.checkpoint("friday") == {"epoch": 1}
+        elif (entry, moment) == (1, "before"):
+            with pytest.raises(Unavailable, match="nothing of it is in force"):
+                attached.checkpoint("friday")
+        else:
+            with pytest.raises(InDoubt, match="whether the checkpoint"):
+                attached.checkpoint("friday")
+        assert process.wait(60) == -9
+    is_made = entry == 2
+    assert names(LocalStore(str(tmp_path / "checkpoint"))) == (["friday"] if is_made else [])
+    arrive(tmp_path / "in", "b.json", [{"id": 2}])
+    with living(tmp_path, 0, "before", "state"):
+        eventually(lambda: held(tmp_path) == [1, 2], within_s=120, what="the second row")
+        if is_made:
+            with pytest.raises(InvalidPipeline, match="named 'friday' already"):
+                attached.checkpoint("friday")
+        else:
+            assert attached.checkpoint("friday")["epoch"] >= 1
+        assert names(LocalStore(str(tmp_path / "checkpoint"))) == ["friday"]
