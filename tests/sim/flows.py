@@ -174,7 +174,7 @@ def label(node: Node) -> str:
         return "source"
     made = re.match(r"[a-z_]+", node.name)
     assert made is not None
-    return node.kind if node.kind in (*SIDES, OUTPUT) else made.group()
+    return node.kind if node.kind in (*SIDES, OUTPUT, "unmet") else made.group()
 
 
 def _told(values: Any) -> str:

@@ -85,6 +85,21 @@ def _filter(graph: Graph, flow: Flow) -> None:
     graph.flows.append(replace(flow, stream=stream, lines=flow.where(lambda row: row[flow.value] >= least)))
 
 
+def _expect(graph: Graph, flow: Flow) -> None:
+    least, on_fail = graph.chance.choice((2, 100, 300)), graph.chance.choice(("warn", "drop"))
+    stream = flow.stream | hf.expect(f"{flow.value} >= {least}", on_fail=on_fail, name=graph.name("expect"))
+    lines = flow.where(lambda row: on_fail == "warn" or row[flow.value] >= least)
+    graph.flows.append(replace(flow, stream=stream, lines=lines))
+
+
+def _unmet(graph: Graph, flow: Flow) -> None:
+    least = graph.chance.choice((2, 100, 300))
+    stream = flow.stream | hf.expect(f"{flow.value} >= {least}", on_fail="reject", name=graph.name("expect"))
+    graph.write(replace(flow, stream=stream, lines=flow.where(lambda row: row[flow.value] >= least)))
+    lines = flow.where(lambda row: row[flow.value] < least)
+    graph.flows.append(replace(flow, stream=stream.rejects, lines=lines))
+
+
 def _select(graph: Graph, flow: Flow) -> None:
     """The time column keeps its name, or the graph would not know it any more."""
     stream = flow.stream | hf.select("k", flow.time, v=flow.value, name=graph.name("select"))
@@ -606,6 +621,8 @@ def _flow(graph: Graph, given: Flow) -> None:
 
 MAKERS: Mapping[str, Maker] = {
     "filter": Maker(_filter),
+    "expect": Maker(_expect),
+    "unmet": Maker(_unmet),
     "function": Maker(_function),
     "select": Maker(_select),
     "explode": Maker(_explode, _is_small),

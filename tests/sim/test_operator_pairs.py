@@ -114,6 +114,8 @@ def _step(state: Any, rows: Any, at: Any) -> Any:
 
 BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "filter": lambda bad, rows: bad | hf.filter("raw <> 'no'", name="op"),
+    "expect": lambda bad, rows: bad | hf.expect("raw <> 'no'", name="op"),
+    "unmet": lambda bad, rows: (bad | hf.expect("raw = 'no'", on_fail="reject", name="op")).rejects,
     "function": lambda bad, rows: bad | hf.filter(lambda df: df.raw != "no", name="op"),
     "select": lambda bad, rows: bad | hf.select("raw", name="op"),
     "explode": lambda bad, rows: bad | hf.select("raw", one="explode(array(1))", name="op"),

@@ -346,7 +346,9 @@ def test_a_plan_as_json():
 
 def test_a_plan_over_nothing_is_json_too_where_that_is_asked_for(tmp_path):
     code, text, _ = planned("old", "--json")
-    assert (code, json.loads(text)) == (0, {"directory": None, "change": None, "warnings": [], "new_columns": {}})
+    told = {"paused": [], "limits": {}, "ends": None}
+    nothing = {"directory": None, "change": None, "warnings": [], "new_columns": {}, "controls": told}
+    assert (code, json.loads(text)) == (0, nothing)
     assert not (tmp_path / "ckpt").exists()
 
 
