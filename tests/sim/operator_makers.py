@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import holdfast as hf
 from holdfast import flow as flowgraphs
 from holdfast.flow.calculators import FlowLimiter
+from holdfast.operators.expect import OnFail
 from holdfast.testing.stand_in import StandIn
 from holdfast.types.row_ids import ids_of_columns, key_of
 from tests.calculators import Both, Decoder, Odd, Total
@@ -86,7 +87,8 @@ def _filter(graph: Graph, flow: Flow) -> None:
 
 
 def _expect(graph: Graph, flow: Flow) -> None:
-    least, on_fail = graph.chance.choice((2, 100, 300)), graph.chance.choice(("warn", "drop"))
+    least, ways = graph.chance.choice((2, 100, 300)), get_args(OnFail)[:2]
+    on_fail: OnFail = graph.chance.choice(ways)
     stream = flow.stream | hf.expect(f"{flow.value} >= {least}", on_fail=on_fail, name=graph.name("expect"))
     lines = flow.where(lambda row: on_fail == "warn" or row[flow.value] >= least)
     graph.flows.append(replace(flow, stream=stream, lines=lines))
