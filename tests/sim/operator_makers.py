@@ -96,7 +96,7 @@ def _expect(graph: Graph, flow: Flow) -> None:
 
 def _unmet(graph: Graph, flow: Flow) -> None:
     least = graph.chance.choice((2, 100, 300))
-    stream = flow.stream | hf.expect(f"{flow.value} >= {least}", on_fail="reject", name=graph.name("expect"))
+    stream = flow.stream | hf.expect(f"{flow.value} >= {least}", on_fail="reject", name=graph.name("unmet"))
     graph.write(replace(flow, stream=stream, lines=flow.where(lambda row: row[flow.value] >= least)))
     lines = flow.where(lambda row: row[flow.value] < least)
     graph.flows.append(replace(flow, stream=stream.rejects, lines=lines))

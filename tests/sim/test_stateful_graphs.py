@@ -35,7 +35,7 @@ from tests.sim.stateful_graphs import random_graph
 SEED = os.environ.get("HOLDFAST_SEED")
 pytestmark = pytest.mark.slow
 
-FEW, MANY, PARTS = 6, 24, 10
+FEW, MANY, PARTS = 6, 40, 10
 """Graphs at every check; in a complete run; parts of those of a night, of which there are ``everyday.SEEDS``.
 
 A failing one is replayed alone with HOLDFAST_SEED=<seed>.
@@ -256,7 +256,7 @@ def test_a_replay_that_begins_with_the_state_of_its_own_epoch_is_noticed(monkeyp
 
 
 def test_a_task_that_begins_with_older_state_is_noticed() -> None:
-    assert is_noticed("times too few", "times too often", make_state=Forgetting)
+    assert is_noticed("times too few", "times too often", make_state=Forgetting, seeds=4 * FEW)
 
 
 def test_rows_that_wait_and_are_forgotten_are_noticed_by_the_audit_with_their_operator() -> None:
