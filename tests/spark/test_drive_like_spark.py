@@ -188,10 +188,13 @@ def stateless_streams(directory: Path) -> dict[str, Stream]:
     files = hf.read.files(directory, format="json", schema=SCHEMA, timestamp="t", on_bad_row="reject", name="files")
     kept = files | hf.filter("v > 1", name="kept")
     parts = kept | hf.split(low="v < 5", otherwise="high", name="parts")
+    valid = files | hf.expect("v < 5", on_fail="reject", name="valid")
     both = hf.union(parts.low, files | hf.clip(0, 4, name="early"), name="both")
     return {
         "computed": kept | hf.select("k", "v", kk="concat(k, k)", name="chosen"),
         "high": parts.high,
+        "valid": valid,
+        "invalid": valid.rejects,
         "identified": kept | hf.row_id("k", "v", name="identified"),
         "both": both,
         "turned": both | hf.map_batches(turned, SCHEMA, name="turned"),

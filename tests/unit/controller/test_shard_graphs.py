@@ -14,8 +14,10 @@ from holdfast.controller.layouts.graph import PARTS, ShardGraphs, dealt
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.hooks import NONE
 from holdfast.positions import SegmentSet
+from holdfast.quarantine.mask import LETTERS
 from holdfast.shards.assignment import Assignment, assign, keep
 from holdfast.shards.layout import ShardLayout
+from holdfast.shards.moves import Stand, note_beginnings
 from tests.spark.running import arrive
 
 
@@ -98,6 +100,16 @@ def test_what_has_a_shard_keeps_it_when_segments_are_dealt_again() -> None:
     layout = found.first(2, "")
     assert dealt(layout, found.all_units(layout)) == layout
     assert keep(layout.assignment, ["ticks:0/60"], 1).shards == layout.assignment.shards
+
+
+def test_letters_of_two_shards_are_no_segment_that_both_have_read() -> None:
+    found = graphs(rates() | out())
+    layout = found.first(2, "")
+    unit_of = found.unit_of(layout)
+    first, second = (next(iter(part)) for part in segments_of(found, 2, "ticks"))
+    assert (unit_of("ticks", LETTERS), unit_of("ticks", first)) == (None, f"ticks:{first}")
+    stands = {shard: Stand(3, {"ticks": {name: 5, LETTERS: 1}}) for shard, name in enumerate((first, second))}
+    assert note_beginnings(layout.assignment, stands, unit_of) == layout.assignment
 
 
 def test_more_shards_than_parts_have_more_parts() -> None:

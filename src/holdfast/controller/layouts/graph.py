@@ -25,6 +25,7 @@ from holdfast.graph.nodes import Node, is_stateful
 from holdfast.operators.lookup.as_of import TABLE, AsOfLookup
 from holdfast.ports import SourceSpec
 from holdfast.positions import GroupSet, SegmentSet
+from holdfast.quarantine.mask import LETTERS
 from holdfast.shards.assignment import Assignment, assign
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
 from holdfast.shards.moves import UnitOf
@@ -159,8 +160,11 @@ class ShardGraphs:
         return f"{source}:{segment}" if layout.by in ("", INDEPENDENT) else spec.group_of(segment)
 
     def unit_of(self, layout: ShardLayout) -> UnitOf:
-        """Return what says which unit a name in the positions of a source is of."""
-        undivided, notes = self.whole_segments, frozenset(MARKS.values())
+        """Return what says which unit a name in the positions of a source is of; None: it stays where it is.
+
+        Each shard has letters of its own, whichever segments it reads.
+        """
+        undivided, notes = self.whole_segments, frozenset((*MARKS.values(), LETTERS))
 
         def unit(source: str, name: str) -> str | None:
             if source not in undivided or name in notes:
