@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,11 +55,12 @@ class ShardsPlace:
         (found,) = self.scratch.iterdir()
         return found
 
-    def arrive(self) -> None:
-        """Let a file of each device come."""
+    def arrive(self, *, before: bool = False) -> None:
+        """Let a file of each device come; ``before``: in the order of a listing before all others."""
         for device in DEVICES:
             rows = [{"device": device, "id": len(self.rows) + i} for i in range(3)]
-            arrive(self.work / "in", self._name_for(device), rows)
+            name = self._name_for(device)
+            os.utime(arrive(self.work / "in", name, rows), (at := 1 if before else 1000 + self.count, at))
             self.rows += [(device, row["id"]) for row in rows]
 
     def _name_for(self, device: str) -> str:
@@ -95,7 +98,7 @@ def pipeline_of(place: ShardsPlace) -> hf.Pipeline:
     rows = hf.read.files(place.work / "in", schema="device STRING, id BIGINT", max_files_per_epoch=1, name="rows")
     if place.keeps_state:
         counted = rows | hf.accumulate(by="device", n=hf.count(), name="counted")
-        table = counted | hf.write.sqlite(place.work / "out.db", table="rows", name="table")
+        table = counted | hf.write.sqlite(place.work / "out.db", table="rows", name="table", rewindable=True)
         return hf.Pipeline("kept", table, shard_by="device")
     table = rows | hf.write.sqlite(place.work / "out.db", table="rows", name="table")
     return hf.Pipeline("kept", table, rows | hf.write.files(place.work / "out", name="files"))
@@ -104,14 +107,13 @@ def pipeline_of(place: ShardsPlace) -> hf.Pipeline:
 def run(
     place: ShardsPlace,
     shards: int | None = None,
-    *,
-    only: int | None = None,
     fails: tuple[str, int, int] | None = None,
+    only: int | None = None,
     **variables: str,
 ) -> tuple[str, list[int]]:
     """Run to the end of the input; return how it failed, and how often each shard was started again.
 
-    With ``fails``, a point, a shard and a number, the shard fails there so often.
+    With ``fails``, a point, a shard and a number, the shard fails there so often, other than where all are taken over.
     """
     with placed(place.scratch, variables):
         if fails is not None:
@@ -119,7 +121,7 @@ def run(
             left = [None] * count
 
             def hook(reached: str, at: int) -> None:
-                if reached == point and left:
+                if reached == point and left and threading.current_thread() is not threading.main_thread():
                     left.pop()
                     raise RuntimeError(f"{reached}:{at}")
 

@@ -39,7 +39,7 @@ def test_every_row_is_there_once_whatever_becomes_of_the_scratch(elsewhere: Runs
     place.copy_scratch("of the first start")
 
     place.arrive()  # one fails between its two sinks, and comes back: its neighbours' logs are as they were
-    assert elsewhere(run, place, fails=("after-publish", 1, 1)) == ("", [0, 1, 0])
+    assert elsewhere(run, place, None, ("after-publish", 1, 1)) == ("", [0, 1, 0])
     place.check()
 
     place.move_scratch("of the first host")  # the next one is without
@@ -80,21 +80,38 @@ def test_one_shard_runs_alone_over_the_scratch_of_all_and_over_no_other(
     place.arrive()
     assert elsewhere(run, place, 2) == ("", [0, 0])
     place.arrive()
-    assert elsewhere(run, place, only=1)[0] == ""
+    assert elsewhere(run, place, None, None, 1)[0] == ""
     place.move_scratch("of all")
-    said, _ = elsewhere(run, place, only=0)
+    said, _ = elsewhere(run, place, None, None, 0)
     assert "cannot run alone over the scratch" in said
     assert "start all shards here once" in said
     shutil.rmtree(place.scratch)
     (place.work / "of all").rename(place.scratch)
-    assert elsewhere(run, place, only=0)[0] == ""
+    assert elsewhere(run, place, None, None, 0)[0] == ""
+    place.check()
+
+
+def test_the_log_is_restored_from_the_sinks_of_all_before_one_of_them_reads(
+    elsewhere: RunsElsewhere, place: ShardsPlace
+) -> None:
+    """Shard 0 knows the log up to its own last epoch: it would log other files under the numbers that follow.
+
+    Shard 1 comes later than it has them.
+    """
+    place.arrive()
+    assert elsewhere(run, place, 2) == ("", [0, 0])
+    place.arrive()
+    assert elsewhere(run, place, None, None, 1)[0] == ""
+    shutil.rmtree(place.scratch)
+    place.arrive(before=True)
+    assert elsewhere(run, place, None, ("recovery-resolved", 1, 3)) == ("", [0, 2]), "the third is a takeover"
     place.check()
 
 
 def test_commands_elsewhere_see_and_resolve_every_shard(elsewhere: RunsElsewhere, place: ShardsPlace) -> None:
     place.arrive()
     failing = {"HOLDFAST_MAX_RESTARTS": "0"}
-    said, _ = elsewhere(run, place, 2, fails=("after-decide", 1, 99), **failing)
+    said, _ = elsewhere(run, place, 2, ("after-decide", 1, 99), **failing)
     assert "after-decide:" in said
     place.move_scratch("of the host")
     code, said = elsewhere(command, place, "inspect", "TARGET")
@@ -105,4 +122,27 @@ def test_commands_elsewhere_see_and_resolve_every_shard(elsewhere: RunsElsewhere
     (place.work / "of the host").rename(place.scratch)
     place.arrive()
     assert elsewhere(run, place)[0] == ""
+    place.check()
+
+
+@pytest.mark.nightly
+def test_all_shards_go_back_to_a_named_checkpoint_on_the_host_that_ran_last(
+    elsewhere: RunsElsewhere, place: ShardsPlace
+) -> None:
+    place.keeps_state = True
+    place.arrive()
+    assert elsewhere(run, place, 2) == ("", [0, 0])
+    code, said = elsewhere(command, place, "checkpoint", "create", "TARGET", "before")
+    assert code == 0, said
+    place.arrive()
+    assert elsewhere(run, place) == ("", [0, 0])
+    place.move_scratch("of the host")
+    code, said = elsewhere(command, place, "rewind", "TARGET", "--to", "before", "--force")
+    assert (code, "Spark's part of the checkpoint" in said) == (2, True), said
+    shutil.rmtree(place.scratch)
+    (place.work / "of the host").rename(place.scratch)
+    code, said = elsewhere(command, place, "rewind", "TARGET", "--to", "before", "--force")
+    assert code == 0, said
+    shutil.rmtree(place.scratch)
+    assert elsewhere(run, place) == ("", [0, 0])
     place.check()
