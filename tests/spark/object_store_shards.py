@@ -18,7 +18,7 @@ from holdfast.connectors.files.source.division import FileDivision
 from holdfast.controller.layouts.graph import PARTS
 from holdfast.errors import HoldfastError
 from tests.spark.object_store_runs import placed
-from tests.spark.running import arrive, parquet_rows, sqlite_rows
+from tests.spark.running import arrive, eventually, parquet_rows, sqlite_rows
 
 DEVICES = [f"device{number}" for number in range(6)]
 
@@ -138,6 +138,42 @@ def run(
         except (HoldfastError, RuntimeError) as error:
             return f"{type(error).__name__}: {error}", []
         return "", again
+
+
+def run_on_two_hosts(place: ShardsPlace) -> tuple[str, list[tuple[str, int]]]:
+    """Run on a host, start all on another one meanwhile; return how the first run ends, and the rows."""
+
+    def start(host: str) -> Any:
+        return pipeline_of(place).start(
+            checkpoint=place.address,
+            trigger=hf.every("20 ms"),
+            master="local[2]",
+            shards=2,
+            spark_checkpoint=place.work / host,
+        )
+
+    def are_all_there() -> bool:
+        return len(sqlite_rows(place.work / "out.db")) >= len(place.rows)
+
+    with placed(place.scratch, {}):
+        place.arrive()
+        first = start("a")
+        try:
+            eventually(are_all_there)
+            place.arrive()
+            second = start("b")
+            try:
+                place.arrive()
+                eventually(lambda: not first.is_active and are_all_there())
+            finally:
+                second.stop()
+            second.wait()
+            first.wait()
+        except HoldfastError as error:
+            return f"{type(error).__name__}: {error}", place.rows
+        finally:
+            first.stop()
+        return "", place.rows
 
 
 def command(place: ShardsPlace, *words: str) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.s3_server import CREDENTIALS, create_bucket
 from tests.spark.object_store_runs import RunsElsewhere
-from tests.spark.object_store_shards import ShardsPlace, command, run
+from tests.spark.object_store_shards import ShardsPlace, command, run, run_on_two_hosts
 
 pytestmark = pytest.mark.spark
 
@@ -105,6 +105,15 @@ def test_the_log_is_restored_from_the_sinks_of_all_before_one_of_them_reads(
     shutil.rmtree(place.scratch)
     place.arrive(before=True)
     assert elsewhere(run, place, None, ("recovery-resolved", 1, 3)) == ("", [0, 2]), "the third is a takeover"
+    place.check()
+
+
+def test_a_start_of_all_on_another_host_ends_the_shards_on_the_first(
+    elsewhere: RunsElsewhere, place: ShardsPlace
+) -> None:
+    """Each has a log of its own: what the first one logs after that is nobody's."""
+    said, place.rows = elsewhere(run_on_two_hosts, place)
+    assert said.startswith("Fenced: ")
     place.check()
 
 
