@@ -216,6 +216,8 @@ class SparkDirectory:
         Diverged
             If it cannot be read, or is that of other positions.
         """
+        if not self._newest and positions:
+            raise self._state_unknown("Spark's directory is lost, and with it what was kept last.")
         if not self._newest:
             return None
         below, header = f"spark/{self._newest}", self._header()

@@ -25,6 +25,7 @@ from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout
 from holdfast.shards.naming import shard_checkpoint, shard_name
 from holdfast.store.paths import numbered, open_store
+from holdfast.store.scratch import ScratchedStore
 
 _ONE_RUN = ShardLayout(Assignment())
 
@@ -58,12 +59,14 @@ class OwnSegments:
         Raises
         ------
         Fenced
-            If another controller has changed the layout.
+            If another controller has changed the layout, or the shards read over another scratch.
         Diverged
             If segments have moved since the checkpoint was written.
         """
-        number = 0 if self.layout is None else self.layout.number
-        check_layout(open_store(str(self.graphs.checkpoint)), number, self.graphs.pipeline.name)
+        number, store = 0 if self.layout is None else self.layout.number, open_store(str(self.graphs.checkpoint))
+        check_layout(store, number, self.graphs.pipeline.name)
+        if number and isinstance(store, ScratchedStore):
+            store.check_serves()
         ends = self._directory.ends()
         for sink, of in held.items():
             self._check_has_no_other(sink, of)
