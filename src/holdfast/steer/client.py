@@ -247,6 +247,12 @@ class Attached:
                 why=f"{_who(place)} has ended meanwhile.",
                 do="look: holdfast checkpoint list.",
             )
+        if request.command == "flush":
+            raise InDoubt(
+                "it is not known whether the sinks were asked to commit.",
+                why=f"{_who(place)} has ended meanwhile; if they were, the next run does it.",
+                do="start the pipeline, and flush again: to ask twice is to ask once.",
+            )
         raise Unavailable(
             f"{_who(place)} has ended before it has done what it was told: {request.command}.",
             why="it has died, or was stopped; nothing of it is in force.",
