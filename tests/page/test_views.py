@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.checkpoint.start_history import StartLine
 from holdfast.health import ExpectationStatus
+from holdfast.observe.shards import ShardReport
 from holdfast.page import layout
 from holdfast.page.condition import sentence
 from holdfast.page.model import Asked, Moment
@@ -106,6 +107,31 @@ def test_a_run_that_is_gone_shows_what_is_left_of_it_and_what_to_do() -> None:
     assert "password=***" in shown["part-log"]
 
 
+def in_shards(needs: list[str]) -> GivenReader:
+    shards = tuple(ShardReport(shard, 3, generation=shard % 3, state="running", at_us=NOW_US) for shard in range(3))
+    return GivenReader(None, said=inspection(shards=shards), needs=needs)
+
+
+def test_what_is_in_doubt_in_any_shard_is_said_of_the_whole_and_leads_there() -> None:
+    needs = ["! decided, and not known to be published everywhere: epoch 42.", "  Do: start the pipeline again"]
+    shown = parts(in_shards(needs))
+    assert "No run is alive. Shard 1: decided, and not known" in shown["part-condition"]
+    assert "And 1 more." in shown["part-condition"]
+    assert 'href="/sinks?shard=2"' in shown["part-condition"]
+    assert shown["part-findings"].count("Do: start the pipeline again") == 2
+    assert 'href="/?shard=1"' in shown["part-shards"]
+    assert 'href="/?shard=0"' not in shown["part-shards"], "it has never run"
+    assert "last done epoch" not in shown["part-left"]
+
+
+@pytest.mark.parametrize("view", ["sources", "sinks", "epochs", "state", "starts"])
+def test_what_each_shard_has_of_its_own_is_in_its_own_view(view: str) -> None:
+    shown = parts(in_shards([]), view)
+    assert f'href="/{view}?shard=1"' in shown["part-of-shards"]
+    assert "part-ledger" not in shown
+    assert "part-of-shards" not in parts(in_shards([]), view, shard=1)
+
+
 def test_sinks_say_what_they_hold_and_what_is_in_doubt() -> None:
     shown = parts(GivenReader(behind_a_sink(), said=in_doubt()), "sinks")["part-sink-hourly_table"]
     assert "<dt>holds everything up to epoch</dt><dd>41</dd>" in shown
@@ -161,6 +187,18 @@ def test_dead_letters_are_replayed_by_who_may_and_shown_to_all() -> None:
     told = parts(reader, "letters", form_token="t")
     assert "Replay all 1" in told["part-sum"]
     assert 'value="rides/log/901/0"' in told["part-letters"]
+
+
+def test_dead_letters_of_shards_say_whose_they_are_and_are_replayed_there() -> None:
+    reader = GivenReader(dead=[{**letter(), "shard": 0}, {**letter("rides/log/7/0"), "shard": 1}])
+    told = parts(reader, "letters", form_token="t")
+    assert "Replay all 2" in told["part-sum"]
+    assert 'name="shard"' not in told["part-sum"]
+    assert '<input type="hidden" name="shard" value="1">' in told["part-letters"]
+    of_one = parts(reader, "letters", form_token="t", shard=1)
+    assert "Replay all 1" in of_one["part-sum"]
+    assert 'name="shard" value="1"' in of_one["part-sum"]
+    assert "rides/log/901/0" not in of_one["part-letters"]
 
 
 def test_segments_are_paged_the_one_that_is_most_behind_first() -> None:
