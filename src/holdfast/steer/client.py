@@ -179,7 +179,7 @@ class Attached:
         return self._call("log", level=level)
 
     def support(self) -> Said:
-        """Return what a support bundle has of the run: ``stacks``, ``status``, ``metrics``, ``stories``.
+        """Return what a support bundle has of the run: ``stacks``, ``jvm``, ``status``, ``metrics``, ``stories``.
 
         As they are: with keys and reasons, which ``holdfast support-bundle`` leaves out.  What the run does not answer
         in ten seconds is a text that says so.
