@@ -202,10 +202,10 @@ class ObjectStore:
         One request for 1000 names, however many objects are below each.
         """
 
-        def found(client: Any) -> list[str]:
+        def prefixes(client: Any) -> list[str]:
             return [str(each) for each in client.list_with_delimiter(prefix or None)["common_prefixes"]]
 
-        names = self._requests.call(found, f"listing {self.address}/{prefix}")
+        names = self._requests.call(prefixes, f"listing {self.address}/{prefix}")
         return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
 
     def first_keys(self, *, after: str | None = None) -> list[str]:
