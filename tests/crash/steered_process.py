@@ -1,7 +1,7 @@
 """A run that dies at a write of what it is told.
 
 Arguments: directory, number of the entry, ``before`` or ``after``; 0: none, ``flush``: the request of one; then
-``state`` where it is to keep some, and ``paced`` where its sink waits.
+``state`` where it is to keep some, ``paced`` where its sink waits, and ``shards`` where it runs in two.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def main() -> None:
     elif int(entry):
         die_at(int(entry), moment)
     run = pipeline_in(directory, keeps_state="state" in sys.argv, is_paced="paced" in sys.argv).start(
-        checkpoint=directory / "checkpoint", trigger=hf.every("20 ms"), master="local[1]"
+        checkpoint=directory / "checkpoint",
+        trigger=hf.every("20 ms"),
+        master="local[1]",
+        shards=2 if "shards" in sys.argv else None,
     )
     run.wait()
 

@@ -95,6 +95,29 @@ def test_a_command_is_carried_out_once_or_never(tmp_path: Path, command: str, mo
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_shards_are_told_holds_for_all_of_them_or_for_none(tmp_path: Path, moment: str) -> None:
+    attached = hf.attach(tmp_path / "checkpoint")
+    names = "abcdefgh"  # read by both shards
+    for number, name in enumerate(names):
+        arrive(tmp_path / "in", f"{name}.json", [{"id": number}])
+    with living(tmp_path, 1, moment, "shards") as process:
+        if moment == "before":
+            with pytest.raises(Unavailable, match="nothing of it is in force"):
+                attached.pause("rides")
+        else:
+            assert attached.pause("rides") == PAUSED.as_json()
+        assert process.wait(60) == -9
+    with living(tmp_path, 0, "before", "shards"):
+        eventually(lambda: len(attached.status()["shards"]) == 2, within_s=120, what="both shards")
+        paused = [attached.status(shard)["sources"][0]["is_paused"] for shard in (0, 1)]
+        assert paused == [moment == "after"] * 2
+        attached.resume()
+        attached.wait_until_held()
+        assert held(tmp_path) == [*range(len(names))]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_source_is_resumed_once_or_stays_paused(tmp_path: Path, moment: str) -> None:
     attached = hf.attach(tmp_path / "checkpoint")
     with living(tmp_path, 2, moment) as process:
