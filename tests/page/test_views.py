@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from holdfast.checkpoint.start_history import StartLine
+from holdfast.config import Settings
 from holdfast.health import ExpectationStatus
 from holdfast.observe.shards import ShardReport
 from holdfast.page import layout
 from holdfast.page.condition import sentence
 from holdfast.page.model import Asked, Moment
 from holdfast.page.reading import CheckpointReader
-from holdfast.status import Status
+from holdfast.shards.assignment import Assignment
+from holdfast.shards.layout import ShardLayout, record_layout
+from holdfast.status import ShardStatus, Status
+from holdfast.store.local import LocalStore
 from tests.page.given import (
     NOW_US,
     GivenReader,
@@ -26,6 +31,7 @@ from tests.page.given import (
     letter,
     story,
     waiting_key,
+    words,
 )
 
 
@@ -122,6 +128,31 @@ def test_what_is_in_doubt_in_any_shard_is_said_of_the_whole_and_leads_there() ->
     assert 'href="/?shard=1"' in shown["part-shards"]
     assert 'href="/?shard=0"' not in shown["part-shards"], "it has never run"
     assert "last done epoch" not in shown["part-left"]
+
+
+def test_a_shard_that_waits_to_be_started_again_is_not_taken_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_layout(LocalStore(str(tmp_path)), ShardLayout(Assignment(2, {"a": 0, "b": 1})))
+    live = replace(
+        behind_a_sink(), shards=(ShardStatus(0, "running"), ShardStatus(1, "waiting", error="no disk\n  Why"))
+    )
+
+    class Attached:
+        def status(self, shard: int | None) -> Any:
+            return (
+                live if shard != 0 else replace(live, shards=())
+            ).as_json()  # as a run answers for one that is not there
+
+    monkeypatch.setattr("holdfast.page.reading.attach", lambda checkpoint: Attached())
+    reader = CheckpointReader(str(tmp_path), words(), Settings())
+    assert reader.status(None) == live
+    assert reader.status(0) is not None
+    assert reader.status(1) is None
+    assert reader.epochs(1) == ()
+    shown = parts(reader, shard=1)
+    assert "Shard 1 does not run, while others may: it is waiting: no disk" in shown["part-condition"]
+    assert "part-numbers" not in shown
 
 
 @pytest.mark.parametrize("view", ["sources", "sinks", "epochs", "state", "starts"])

@@ -48,9 +48,22 @@ def condition(moment: Moment) -> tuple[Level, str, Sequence[Reason]]:
     if status is not None:
         reasons = [*reasons_of(status, moment.asked, moment.now_us)]
         return (*sentence(status, None, reasons), reasons)
+    if (waiting := _of_shard(moment)) is not None:
+        return waiting.level, waiting.what, [waiting]
     of = {shard: replace(moment.asked, shard=shard) if moment.shards else moment.asked for shard in moment.findings}
     reasons = [reason for shard, said in moment.findings.items() for reason in reasons_left(said, of[shard])]
     return (*sentence(None, moment.inspection, reasons), reasons)
+
+
+def _of_shard(moment: Moment) -> Reason | None:
+    """Return why a shard does not run while others of a live run do; None where that is not so."""
+    shard = moment.asked.shard
+    whole = moment.reader.status(None) if shard is not None else None
+    found = next((each for each in whole.shards if each.shard == shard), None) if whole is not None else None
+    if found is None:
+        return None
+    why = found.error.splitlines()[0] if found.error else found.doing
+    return Reason("bad", f"Shard {shard} does not run, while others may: it is {found.state}{why and f': {why}'}")
 
 
 def _condition(level: Level, told: str, reasons: Sequence[Reason]) -> Html:

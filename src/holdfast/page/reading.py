@@ -149,7 +149,7 @@ class CheckpointReader:
     # --- the live run -----------------------------------------------------------------------------------------------
 
     def status(self, shard: int | None) -> Status | None:
-        """Return the status of the live run; None where there is none."""
+        """Return the status of the live run, or of one of its shards; None where there is none, or it does not run."""
         return self._answers.get(("status", shard), LIVE_S, lambda: self._status(shard))
 
     def _status(self, shard: int | None) -> Status | None:
@@ -157,6 +157,8 @@ class CheckpointReader:
             found = records.read(Status, attach(self.checkpoint).status(shard))
         except (Unavailable, OSError):
             return None
+        if shard is not None and found.shards:
+            return None  # the answer is of the whole: this shard is between two runs
         counts = {source.name: source.rows for source in found.sources} | {sink.name: sink.rows for sink in found.sinks}
         self._counts.setdefault(shard, deque(maxlen=100)).append((time.monotonic(), counts))
         return found
@@ -278,6 +280,8 @@ class CheckpointReader:
         return EpochDetails(self._story(epoch, shard), spans, None if step is None else step.ended.batch_us)
 
     def _story(self, epoch: int, shard: int | None) -> tuple[StoryLine, ...]:
+        if self.status(shard) is None:
+            return ()
         try:
             said = attach(self.checkpoint).story(epoch, shard)
         except (HoldfastError, OSError):
