@@ -146,15 +146,17 @@ def test_of_a_flush_whose_run_dies_it_is_not_known_and_what_was_asked_is_done_by
     attached = hf.attach(tmp_path / "checkpoint")
     arrive(tmp_path / "in", "a.json", [{"id": 1}])
     with living(tmp_path, "flush", moment, "paced") as process:
+        eventually(lambda: held(tmp_path) == [1], within_s=120, what="the first row, which waits for none before")
+        arrive(tmp_path / "in", "b.json", [{"id": 2}])
         eventually(lambda: attached.status()["sinks"][0]["waiting_rows"] == 1, within_s=120, what="a row that waits")
         with pytest.raises(InDoubt, match="whether the sinks were asked"):
             attached.flush()
         assert process.wait(60) == -9
-    assert held(tmp_path) == []
+    assert held(tmp_path) == [1]
     with living(tmp_path, 0, "before", "paced"):
         if moment == "before":
             attached.flush("table")
-        eventually(lambda: held(tmp_path) == [1], within_s=120, what="the row that waited")
+        eventually(lambda: held(tmp_path) == [1, 2], within_s=120, what="the row that waited")
 
 
 @pytest.mark.nightly
