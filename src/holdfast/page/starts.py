@@ -111,9 +111,8 @@ def _rewind(moment: Moment) -> Html:
         said = moment.reader.rewind(asked.item, asked.shard)
     except HoldfastError as error:
         return join([failure(error), back])
-    return join(
-        [lines(said), el("p", "To do it: holdfast rewind TARGET --to … on the command line.", class_="small"), back]
-    )
+    shard = "" if asked.shard is None else f"--shard {asked.shard} "
+    return join([lines(said), el("p", f"To do it: holdfast rewind TARGET {shard}--to …", class_="small"), back])
 
 
 def failure(error: HoldfastError) -> Html:
