@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,17 @@ def test_a_checkpoint_that_is_asked_for_is_made_once_or_not_known(tmp_path: Path
         else:
             assert attached.checkpoint("friday")["epoch"] >= 1
         assert names(LocalStore(str(tmp_path / "checkpoint"))) == ["friday"]
+
+
+def test_who_samples_a_run_that_is_killed_is_told(tmp_path: Path) -> None:
+    """Nothing of it is durable: nothing is left, and nothing is to be undone."""
+    attached = hf.attach(tmp_path / "checkpoint")
+    (tmp_path / "in").mkdir()
+    with living(tmp_path) as process, ThreadPoolExecutor(1) as pool:
+        is_heard_of = threading.Event()
+        asked = pool.submit(lambda: attached.sample("rides", timeout_s=300, tell=lambda said: is_heard_of.set()))
+        eventually(lambda: is_heard_of.is_set() or asked.done(), what="an answer")
+        process.kill()
+        with pytest.raises(Unavailable, match="has ended before it has done what it was told: sample"):
+            asked.result(60)
+    assert not [*(tmp_path / "checkpoint").glob("control/*")]

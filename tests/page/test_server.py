@@ -207,7 +207,7 @@ def hostile(text: str) -> GivenReader:
 ALLOWED = {
     *("a", "b", "body", "button", "dd", "div", "dl", "dt", "footer", "form", "g", "h1", "h2", "head", "header", "html"),
     *("input", "label", "li", "link", "main", "meta", "nav", "p", "path", "pre", "rect", "script", "section", "span"),
-    *("strong", "svg", "table", "tbody", "td", "text", "th", "thead", "time", "title", "tr", "ul"),
+    *("option", "select", "strong", "svg", "table", "tbody", "td", "text", "th", "thead", "time", "title", "tr", "ul"),
 }
 
 

@@ -11,10 +11,13 @@ from holdfast.page.drawing import drawing
 from holdfast.page.html import Child, Html, el, facts, join, lines, link, table
 from holdfast.page.model import Level, Moment, Reason, Section
 from holdfast.page.shards import live_shards, noted_shards
-from holdfast.page.steering import run_forms
+from holdfast.page.steering import run_forms, sample_form
 from holdfast.page.words import UNKNOWN, count, items, mark, percent, rate, span, when
 from holdfast.status import Status
 from holdfast.time_use import TimeUse
+
+_HIDDEN = ("gate", "clock", "released")
+"""Kinds of nodes of a commit at pts, which nobody has written."""
 
 
 def now(moment: Moment) -> Iterator[Section]:
@@ -39,7 +42,8 @@ def now(moment: Moment) -> Iterator[Section]:
     if status.time is not None:
         yield Section("time", "Where the time goes", _time(status.time))
     if asked.form_token:
-        yield Section("steering", "Tell the run", run_forms(status, asked))
+        nodes = [box.name for box in moment.reader.boxes() if box.kind not in _HIDDEN]
+        yield Section("steering", "Tell the run", join([run_forms(status, asked), sample_form(nodes, asked)]))
 
 
 def condition(moment: Moment) -> tuple[Level, str, Sequence[Reason]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.page.html import Child, Html, el, join
 from holdfast.page.model import Asked
 from holdfast.status import SourceStatus, Status
@@ -51,6 +53,13 @@ def run_forms(status: Status, asked: Asked) -> Html:
         form("drain", "Drain, then end the run", asked, danger=True),
     ]
     return el("div", *forms, class_="forms")
+
+
+def sample_form(nodes: Sequence[str], asked: Asked) -> Html:
+    """Return the form that shows rows as they pass a node."""
+    chosen = el("select", *(el("option", name, value=name) for name in nodes), name="node", aria_label="node")
+    shard = "" if asked.shard is None else f"{asked.shard}"
+    return el("div", form("sample", "Show rows that pass", asked, chosen, shard=shard), class_="forms")
 
 
 def source_forms(source: SourceStatus, asked: Asked) -> Html:

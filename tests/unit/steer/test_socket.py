@@ -37,7 +37,7 @@ class Told:
 
     @property
     def commands(self) -> Mapping[str, Any]:
-        return dict.fromkeys(("status", "pause", "resume", "wait", "log", "checkpoint"), self.carry_out)
+        return dict.fromkeys(("status", "pause", "resume", "wait", "log", "checkpoint", "sample"), self.carry_out)
 
     def carry_out(self, request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
         self.requests.append(request)
@@ -45,12 +45,14 @@ class Told:
             raise OSError("no logs today")  # of the command, and not of the connection
         if request.command == "wait":
             tell({"token": {"trips": 7}})
+        if request.command == "sample":
+            tell({"rows": [{"id": number} for number in range(min(2, request.number("n")))], "epochs": 1})
         if self.breaks:
             self.breaks -= 1
             raise CallerGone
         if request.command == "resume":
             raise InvalidPipeline("no such source", why="there is none.", do="name another.")
-        return {"sources": list(request.texts("sources"))}
+        return {"sources": list(request.texts("sources")), "epochs": 1}
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def short_directory() -> Iterator[Path]:
 
 def test_a_command_is_carried_out_and_its_errors_come_back_as_they_were(told: Told) -> None:
     with listening(told.directory, told) as attached:
-        assert attached.pause("rides", "trips") == {"sources": ["rides", "trips"]}
+        assert attached.pause("rides", "trips")["sources"] == ["rides", "trips"]
         with pytest.raises(InvalidPipeline, match="no such source") as refused:
             attached.resume()
         assert (refused.value.why, refused.value.do) == ("there is none.", "name another.")
@@ -96,12 +98,25 @@ def test_a_command_is_carried_out_and_its_errors_come_back_as_they_were(told: To
 def test_a_command_whose_connection_breaks_is_sent_again_under_its_id(told: Told) -> None:
     told.breaks = 2
     with listening(told.directory, told) as attached:
-        assert attached.pause("rides") == {"sources": ["rides"]}
+        assert attached.pause("rides")["sources"] == ["rides"]
         assert len(told.requests) == 3
         assert len({request.id for request in told.requests}) == 1
         told.breaks = 3
         with pytest.raises(InDoubt, match="not known whether the run has done"):
             attached.pause("rides")
+
+
+def test_rows_that_were_told_before_a_connection_broke_are_not_asked_for_again(told: Told) -> None:
+    told.breaks = 1
+    came: list[Any] = []
+    with listening(told.directory, told) as attached:
+        found = attached.sample("rides", 3, timeout_s=60, shard=1, tell=lambda said: came.extend(said["rows"]))
+    assert found == {"rows": [{"id": 0}, {"id": 1}, {"id": 0}], "epochs": 1}
+    assert came == found["rows"]
+    first, other = (request.arguments for request in told.requests)
+    assert first == {"node": "rides", "n": 3, "timeout_s": 60, "shard": 1}
+    assert other["n"] == 1
+    assert 0 < other["timeout_s"] < 60
 
 
 def test_who_waits_asks_again_with_the_token_that_was_told_first(told: Told) -> None:
