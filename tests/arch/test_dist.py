@@ -23,9 +23,15 @@ from tools.vendor import PACKAGES
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DATA = {
-    "py.typed", "page/assets/page.js", "page/assets/page.css", "page/assets/uPlot.LICENSE",
-    "setup/templates/ci.yml.txt", "spark/launch/jvm_classes/LocalFiles.java", "spark/launch/jvm_classes/local_files.jar", "write.pyi",
-}  # fmt: skip
+    "py.typed",
+    "write.pyi",
+    "page/assets/page.js",
+    "page/assets/page.css",
+    "page/assets/uPlot.LICENSE",
+    "setup/templates/ci.yml.txt",
+    "spark/launch/jvm_classes/LocalFiles.java",
+    "spark/launch/jvm_classes/local_files.jar",
+}
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,13 +45,21 @@ def parquet_rows(directory: Path, in_lists_of: str | None = None) -> Counter:
     def count() -> int:
         if not directory.exists():
             return 0
-        for path in directory.rglob("*.parquet"):
-            is_hidden = any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
-            if not is_hidden and path not in known:
+        for path in _visible(directory):
+            if path not in known:
                 known[path] = _list_items(path, in_lists_of) if in_lists_of else int(pq.read_metadata(path).num_rows)
         return sum(known.values())
 
     return count
+
+
+def _visible(directory: Path) -> Iterator[Path]:
+    """Yield the files of Parquet that any reader sees; hidden directories, which come and go, are not entered."""
+    for place, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if not name.startswith(("_", "."))]
+        for name in files:
+            if name.endswith(".parquet") and not name.startswith(("_", ".")):
+                yield Path(place, name)
 
 
 def _list_items(path: Path, column: str) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -179,6 +181,27 @@ def test_flights_in_sets_are_counted_and_hidden_files_are_not(work: Path) -> Non
     hidden.write_bytes((work / "sets" / "epoch-1.parquet").read_bytes())
     assert (parquet_rows(work / "sets")(), parquet_rows(work / "sets", in_lists_of="flights")()) == (5, 3)
     assert parquet_rows(work / "nothing", in_lists_of="flights")() == 0
+
+
+def test_counting_bears_hidden_directories_that_come_and_go(work: Path) -> None:
+    """A staging directory is removed when its epoch is published, also while somebody lists it."""
+    staging = work / "sets" / "_holdfast" / "staging"
+    ends = threading.Event()
+
+    def stage() -> None:
+        while not ends.is_set():
+            for number in range(20):
+                (staging / str(number) / "deep").mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(staging)
+
+    stager = threading.Thread(target=stage)
+    stager.start()
+    try:
+        count = parquet_rows(work / "sets")
+        assert {count() for _ in range(300)} == {5}
+    finally:
+        ends.set()
+        stager.join()
 
 
 def test_sets_hold_what_was_known_of_the_hour(work: Path) -> None:
