@@ -9,6 +9,7 @@
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
+#   make docs                  the documentation as a site in site/, without a network; a warning is an error
 #   make dist                  wheel, sdist and bill of materials in dist/: the same bytes each time
 #   make clean                 remove what the commands made, .venv apart
 
@@ -26,7 +27,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench dist clean
+.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench docs dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -75,10 +76,13 @@ video-demo: setup
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
 
+docs: setup
+	$(BIN)/python -m tools.site
+
 dist: setup
 	$(JAVA) $(BIN)/python -m tools.dist
 
 clean:
-	rm -rf demo/out demo/report.html examples/shop/out examples/video/out bench/out build dist spark-warehouse metastore_db derby.log
+	rm -rf demo/out demo/report.html examples/shop/out examples/video/out bench/out build dist site spark-warehouse metastore_db derby.log
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

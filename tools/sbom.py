@@ -23,7 +23,7 @@ from packageurl import PackageURL
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tools.vendor import PACKAGES
+from tools.vendor import ASSETS, PACKAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 OF_DEVELOPERS = ("dev", "demo")
@@ -80,7 +80,7 @@ def _component(name: str, version: str | None) -> Component:
 
 def _vendored() -> Iterator[Component]:
     """Yield what is in the wheel, with the hashes of its files."""
-    for package in PACKAGES:
+    for package in (each for each in PACKAGES if each.folder == ASSETS):
         found = re.fullmatch(r".*/([a-z]+)-([\d.]+)\.tgz", package.url)
         assert found is not None, package.url
         name, version = found.groups()

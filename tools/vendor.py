@@ -1,7 +1,7 @@
-"""``python -m tools.vendor``: brings what the page takes of others into the tree, from npm, pinned by hash.
+"""``python -m tools.vendor``: brings what the page and the site take of others into the tree, from npm, pinned by hash.
 
-The files are kept in the tree, and so in every wheel: neither a build nor a page needs a network.  ``--check`` compares
-them with the pins alone.
+The files are kept in the tree, those of the page also in every wheel: neither a build nor a page needs a network.
+``--check`` compares them with the pins alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ASSETS = Path(__file__).resolve().parent.parent / "src/holdfast/page/assets"
+ROOT = Path(__file__).resolve().parent.parent
+ASSETS = ROOT / "src/holdfast/page/assets"
+SITE_ASSETS = ROOT / "tools/site/assets"
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ class Vendored:
         Of the archive, in base64, as npm says.
     files : mapping of str to (str, str)
         Path in the archive -> name among the assets, and its SHA-256.
+    folder : Path
+        Where its files go.
     """
 
     url: str
     sha512: str
     files: Mapping[str, tuple[str, str]]
+    folder: Path = ASSETS
 
 
 PACKAGES = (
@@ -55,17 +60,25 @@ PACKAGES = (
             "package/LICENSE": ("uPlot.LICENSE", "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd"),
         },
     ),
+    Vendored(  # draws the diagrams of the site
+        "https://registry.npmjs.org/@mermaid-js/tiny/-/tiny-12.0.0.tgz",
+        "ZW9YXy+3tSLPscBT+NnQO0K0qYH7BGES5nExl6Snoygey7xd2N0cO7Nq30N5k/u7gIeYoCrldyVy+VTCMWrNDQ==",
+        {
+            "package/dist/mermaid.tiny.js": (
+                "mermaid.tiny.js",
+                "9f2807e402479d2864bfd9a95052076fc69d0ff45a0b25148b84b70fc33425b9",
+            ),
+            "package/LICENSE": ("mermaid.LICENSE", "ec9fb67dcb25eccc416ed56e1aab819222c805a2a4bfe4cb19e7556bf2ffde80"),
+        },
+        SITE_ASSETS,
+    ),
 )
 
 
 def differing() -> list[str]:
     """Return the assets that are not what they should be."""
-    pins = [pin for package in PACKAGES for pin in package.files.values()]
-    return [
-        name
-        for name, digest in pins
-        if not (ASSETS / name).is_file() or _sha256((ASSETS / name).read_bytes()) != digest
-    ]
+    pins = [(package.folder / name, digest) for package in PACKAGES for name, digest in package.files.values()]
+    return [path.name for path, digest in pins if not path.is_file() or _sha256(path.read_bytes()) != digest]
 
 
 def fetch(package: Vendored) -> dict[str, bytes]:
@@ -96,7 +109,7 @@ def main() -> None:
     if not parser.parse_args().check:
         for package in PACKAGES:
             for name, data in fetch(package).items():
-                (ASSETS / name).write_bytes(data)
+                (package.folder / name).write_bytes(data)
     if wrong := differing():
         sys.exit(f"not what is pinned: {', '.join(wrong)}; python -m tools.vendor brings them")
 

@@ -20,6 +20,7 @@ INSTALLED = [
     for text in [
         *PROJECT["build-system"]["requires"],
         *PROJECT["dependency-groups"]["build"],
+        *PROJECT["dependency-groups"]["docs"],
         *PROJECT["dependency-groups"]["java"],
         *PROJECT["project"]["dependencies"],
         *(text for extra in ("postgres", "avro", "demo", "dev") for text in OPTIONAL[extra]),
