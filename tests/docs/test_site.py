@@ -12,15 +12,21 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from markdown_it import MarkdownIt
 
+import holdfast as hf
+from holdfast.errors import KINDS
 from tests.docs.pages import PAGES, ROOT, anchors, shown
+from tests.spec.cures.sites import sites
+from tools.site import api, error_index
 from tools.site.slugs import slug
 from tools.site.tree import linked_files
 from tools.vendor import SITE_ASSETS, differing
@@ -48,7 +54,7 @@ def in_navigation(part: Any) -> list[str]:
 
 
 def test_every_page_is_on_the_site() -> None:
-    assert [shown(page) for page in PAGES if page not in linked_files()] == []
+    assert {shown(page) for page in {*PAGES} - {*linked_files()}} == set()
 
 
 def test_every_page_under_docs_is_in_the_navigation_once() -> None:
@@ -68,6 +74,42 @@ def test_what_draws_the_diagrams_is_what_is_pinned() -> None:
     assert differing() == []
 
 
+def test_every_public_name_is_on_one_page_of_the_api() -> None:
+    shown_names = Counter(name for page in api.PAGES for name, _ in api.names(page))
+    assert {name for name, count in shown_names.items() if count > 1} == set()
+    functions = {
+        f"hf.{name}"
+        for name in dir(hf)
+        if not name.startswith("_") and not isinstance(getattr(hf, name), (ModuleType, str))
+    }
+    assert functions - set(shown_names) == set()
+    for room in ("read", "write"):
+        assert {f"hf.{room}.{name}" for name in getattr(hf, room).__all__} - set(shown_names) == set()
+
+
+def test_every_kind_of_error_and_every_advice_is_in_the_index() -> None:
+    """The table of cures has each place that raises: the index has its message and what it advises."""
+    pages = error_index.pages()
+    assert set(KINDS) == {name.removeprefix("errors/").removesuffix(".md") for name in pages} - {
+        "README",
+        "at-run-time",
+    }
+    by_id = {site.id: site for site in sites()}
+    lines = (ROOT / "tests/spec/cures/table.txt").read_text().splitlines()
+    assert len(lines) > 1000
+    for line in lines:
+        site = by_id[line.split(maxsplit=1)[1]]
+        page = pages[error_index.place(site.kind)]
+        assert f"**{error_index.message(site)}**" in page
+        assert [text for text in error_index.advice(site) if f"Do: {text}" not in page] == []
+
+
+@pytest.mark.parametrize("text", ["a*b*c", "<b>bold</b>", "`x` and _y_ and [z](w)", "1 # 2", "a & b &lt; c"])
+def test_a_message_is_shown_as_it_is(text: str) -> None:
+    html = MarkdownIt("commonmark").render(error_index.escaped(text))
+    assert unescape(re.sub(r"<[^>]*>", "", html)).strip() == text
+
+
 # --- built ------------------------------------------------------------------------------------------------------------
 
 
@@ -84,6 +126,23 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def html_of(site: Path, page: str) -> Path:
     path = site / page
     return path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html")
+
+
+@pytest.mark.nightly
+def test_the_list_for_language_models_leads_to_every_page_of_the_navigation(site: Path) -> None:
+    listed = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)", (site / "llms.txt").read_text(), re.MULTILINE)
+    assert listed == in_navigation(CONFIG["nav"])
+    assert [page for page in listed if not (site / page).is_file()] == []
+
+
+@pytest.mark.nightly
+def test_a_page_of_the_api_shows_signature_and_docstring(site: Path) -> None:
+    for name in ("api/operators.html", "api/operators.md"):
+        text = (site / name).read_text()
+        assert "hf.map_batches" in text
+        assert "Runs once per Python worker, before its first batch: the place to load a model." in text
+        assert not re.search(r":(class|func|meth):", text) or name.endswith(".md")
+    assert {line for line in (site / "api/operators.md").read_text().splitlines() if line.startswith(":::")} == set()
 
 
 @pytest.mark.nightly

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mkdocs.__main__ import cli
 
+from tools.site import api, error_index
 from tools.site.tree import ROOT, lay_out
 
 
@@ -15,7 +16,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "site", help="where the site goes")
     out = parser.parse_args().out
-    lay_out()
+    lay_out({**error_index.pages(), **api.pages()})
     cli(["build", "--quiet", "--strict", "--config-file", str(ROOT / "mkdocs.yml"), "--site-dir", str(out.resolve())])
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from tools.site import api
+from tools.site.llms import llms_txt
 from tools.site.tree import ROOT
 
 ASSETS = {
@@ -33,6 +35,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Put each page as Markdown beside its HTML."""
-    for page in Path(config.docs_dir).rglob("*.md"):
-        shutil.copyfile(page, Path(config.site_dir) / page.relative_to(config.docs_dir))
+    """Put each page as Markdown beside its HTML, and a list of them all."""
+    pages, site = Path(config.docs_dir), Path(config.site_dir)
+    for page in pages.rglob("*.md"):
+        shutil.copyfile(page, site / page.relative_to(pages))
+    for each in api.PAGES:
+        (site / f"api/{each.name}.md").write_text(api.as_markdown(each), encoding="utf-8")
+    (site / "llms.txt").write_text(
+        llms_txt(config.site_name, config.site_description or "", config.nav or [], site), encoding="utf-8"
+    )

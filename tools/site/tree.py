@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,13 +21,24 @@ _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def lay_out(directory: Path = TREE) -> None:
-    """Put all that MkDocs reads into a directory, which is emptied first."""
+def lay_out(pages: Mapping[str, str], directory: Path = TREE) -> None:
+    """Put all that MkDocs reads into a directory, which is emptied first.
+
+    Parameters
+    ----------
+    pages : mapping of str to str
+        Those that are made: path -> Markdown.
+    directory : Path
+        Where everything goes.
+    """
     shutil.rmtree(directory, ignore_errors=True)
     for path in linked_files():
         place = directory / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
+    for name, text in pages.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text, encoding="utf-8")
 
 
 def linked_files() -> list[Path]:

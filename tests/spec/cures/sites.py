@@ -36,6 +36,8 @@ class Site:
         Lines of the call.
     texts : tuple of str
         What ``do=`` can be; what is filled in stands in braces.
+    what : str
+        The first sentence of its message, with dots for what is filled in; empty where it is made elsewhere.
     """
 
     module: str
@@ -44,6 +46,7 @@ class Site:
     number: int
     lines: range = field(compare=False)
     texts: tuple[str, ...] = field(compare=False)
+    what: str = field(compare=False)
 
     @property
     def id(self) -> str:
@@ -76,7 +79,14 @@ def _sites_of(path: Path) -> Iterator[Site]:
         counts[name, kind] += 1
         texts = () if advice is None else tuple(dict.fromkeys(_Texts(path, function).of(advice)))
         lines = range(call.lineno, (call.end_lineno or call.lineno) + 1)
-        yield Site(module, name, kind, counts[name, kind], lines, texts)
+        yield Site(module, name, kind, counts[name, kind], lines, texts, _what(call) if called in KINDS else "")
+
+
+def _what(call: ast.Call) -> str:
+    what = next((each.value for each in call.keywords if each.arg == "what"), next(iter(call.args), None))
+    if isinstance(what, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in what.values)
+    return what.value if isinstance(what, ast.Constant) and isinstance(what.value, str) else ""
 
 
 def _holds(scope: FUNCTIONS | ast.ClassDef, call: ast.Call) -> bool:
