@@ -1,10 +1,10 @@
-"""What the operators' pages show by a test is true."""
+"""What the pages of operators, and those for users of other systems, show by a test is true."""
 
 import pytest
 
 from tests.docs.pages import ROOT, blocks
 
-PAGES = sorted((ROOT / "docs/operators").glob("*.md"))
+PAGES = sorted([*(ROOT / "docs/operators").glob("*.md"), *(ROOT / "docs").glob("coming-from-*.md")])
 SHOWN = [block for page in PAGES for block in blocks(page, "python") if "\ndef test_" in block.text]
 
 
