@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from html import unescape
@@ -59,7 +61,8 @@ def page_of(work: Path) -> TestClient:
 
 def form_token(page: TestClient) -> str:
     page.post("/login", data={"token": TOKEN})
-    found = re.search(r'name="form_token" value="([0-9a-f]+)"', page.get("/").text)
+    shown = page.get("/").text + page.get("/letters").text  # a run that is gone can be told of its letters alone
+    found = re.search(r'name="form_token" value="([0-9a-f]+)"', shown)
     assert found is not None
     return found[1]
 
@@ -90,6 +93,23 @@ def test_the_page_shows_and_steers_a_run_and_shows_what_is_left_of_it(tmp_path: 
     assert "is no number of rows a second" in told(page, "limit", source="rides", rate="x")
     assert "has no source" in told(page, "pause", source="none")
     assert "has no sink that can be flushed" in told(page, "flush")
+    assert '<option value="once">' in page.get("/").text
+    assert "pipeline 'trips' has no node 'nowhere'" in told(page, "sample", node="nowhere")
+    numbers, is_over = itertools.count(100), threading.Event()
+
+    def feed() -> None:
+        while not is_over.wait(0.05):
+            arrive(tmp_path / "in", f"{(number := next(numbers)):08d}.json", [row(number)])
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    try:
+        shown = told(page, "sample", node="once")
+    finally:
+        is_over.set()
+        feeding.join()
+    assert re.search(r"20 rows have passed once in \d+ epochs\. id at 1\d\d 2026-01-01T00:00:00", shown), shown
+    hf.attach(tmp_path / "checkpoint").wait_until_held()
     assert "Checkpoint monday is made" in told(page, "checkpoint", name="monday")
     assert "seems to run" in told(page, "replay")
     arrive(tmp_path / "in", "b.json", [row(2)])

@@ -1,4 +1,4 @@
-"""``holdfast status``, ``pause``, ``resume``, ``limit``, ``drain``, ``wait`` and ``log``: what a live run is told."""
+"""``holdfast status``, ``pause``, ``resume``, ``limit``, ``drain``, ``wait``, ``log``, ``sample``: for a live run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import typer
 
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
+from holdfast.display.rows import row_line
 from holdfast.errors import Unavailable
 from holdfast.health import Health
 from holdfast.observe.health import health_of_checkpoint
 from holdfast.steer.client import Attached, attach
 from holdfast.steer.controls import Controls
+from holdfast.steer.protocol import SAMPLE_MAX, SAMPLE_S
 
 Sources = Annotated[list[str] | None, typer.Argument(metavar="[SOURCE]...", help="Names of sources. Default: all.")]
 
@@ -95,7 +97,31 @@ def log(
         frame.answer(found, [f"it logged from {found['before']} on before"], as_json)
 
 
-COMMANDS = {each.__name__: each for each in (status, pause, resume, limit, drain, wait, log)}
+def sample(
+    node: Annotated[str, typer.Argument(metavar="NODE", help="A source, an operator or a sink.")],
+    checkpoint: Checkpoint,
+    count: Annotated[int, typer.Option("-n", min=1, max=SAMPLE_MAX, help="How many rows.")] = 20,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="S", help="Wait so long at most.")] = SAMPLE_S,
+    shard: Annotated[int | None, typer.Option(metavar="N", help="Of this shard alone.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows as they pass a node of the run that is alive, secrets masked."""
+
+    def tell(said: Mapping[str, Any]) -> None:
+        if as_json:
+            for row in said["rows"]:
+                frame.print_json({"row": row})
+        else:
+            frame.print_lines(map(row_line, said["rows"]))
+
+    with frame.settings(as_json):
+        found = _run_of(checkpoint).sample(node, count, timeout_s=timeout_s, shard=shard, tell=tell)
+        rows, epochs = len(found["rows"]), found["epochs"]
+        lines = [] if rows else [f"no row has passed {node} within {timeout_s:g} s, in {epochs:,} epochs"]
+        frame.answer({"count": rows, "epochs": epochs}, lines, as_json)
+
+
+COMMANDS = {each.__name__: each for each in (status, pause, resume, limit, drain, wait, log, sample)}
 
 
 def _health_of(checkpoint: str) -> Health:

@@ -1,4 +1,4 @@
-"""What a live run does of what it is told: pause, resume, limit, drain, wait, flush, checkpoint, log (design/0049, 5).
+"""What a live run does of what it is told: pause, resume, limit, drain, flush, checkpoint and others (design/0049, 5).
 
 Invariants: what is to outlive the process is an entry in the checkpoint before it takes effect; a command that comes
 again under its id is carried out once.  Who puts an entry looks for a newer run before and behind it: where one has
@@ -32,6 +32,7 @@ from holdfast.clock import SystemClock
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.evidence import tell_evidence
 from holdfast.controller.flushing import flush_sinks
+from holdfast.controller.sampling import sample
 from holdfast.errors import Fenced, HoldfastError, InDoubt, InvalidPipeline, Unavailable
 from holdfast.json_values import as_json
 from holdfast.ports import Store
@@ -94,6 +95,7 @@ class Steering:
             "flush": lambda request, tell: self._flush(request),
             "checkpoint": lambda request, tell: self._checkpoint(request),
             "log": lambda request, tell: self._log(request),
+            "sample": self._sample,
             "support": lambda request, tell: tell_evidence(self.run, self._runs(), tell),
         }
 
@@ -133,6 +135,9 @@ class Steering:
     def _story(self, request: SteerRequest) -> dict[str, Any]:
         run = self._asked_run(request) or self._runs().get(self._name)
         return {"story": [] if run is None else as_json(run.steering.story(request.number("epoch")))}
+
+    def _sample(self, request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
+        return sample(self.run.pipeline, self._runs, lambda: self.run.is_active, request, tell)
 
     def _asked_run(self, request: SteerRequest) -> Run | None:
         """Return the run of the shard that is asked for; None where none is, or where it does not run."""

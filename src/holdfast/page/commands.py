@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidPipeline
-from holdfast.page.html import Child, el
+from holdfast.page.html import Child, Html, el, table
 from holdfast.page.reading import CheckpointReader
 from holdfast.page.starts import failure
 from holdfast.page.words import count, mark
@@ -15,6 +17,9 @@ from holdfast.steer.client import Attached, Said, attach
 
 WAIT_S = 3.0
 """So long the page waits for a command before it says that it is being done."""
+
+_SAMPLE_S = 10.0
+"""So long it looks for rows that pass a node."""
 
 Values = Mapping[str, str]
 
@@ -35,6 +40,8 @@ class Errand:
         Why it was not done.
     left : int, optional
         Positions to go, of a drain.
+    rows : list of mapping
+        Rows that it shows.
     """
 
     label: str
@@ -42,6 +49,7 @@ class Errand:
     said: str = ""
     error: HoldfastError | None = None
     left: int | None = None
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
     _is_over: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -67,12 +75,13 @@ class Errand:
 
     def outcome(self) -> list[Child]:
         """Return how it stands."""
+        rows = [_rows(self.rows)] if self.rows else []
         if self.error is not None:
-            return [failure(self.error)]
+            return [failure(self.error), *rows]
         if self.is_over:
-            return [el("p", mark("good", "done"), " ", self.said)]
+            return [el("p", mark("good", "done"), " ", self.said), *rows]
         left = "" if self.left is None else f" {count(self.left)} positions to go."
-        return [el("p", mark("minor", "being done"), left)]
+        return [el("p", mark("minor", "being done"), left), *rows]
 
 
 def errand(command: str, values: Values, reader: CheckpointReader, back: str) -> Errand:
@@ -101,7 +110,8 @@ def errand(command: str, values: Values, reader: CheckpointReader, back: str) ->
             why=f"it has {', '.join(COMMANDS)}.",
             do="use one of its forms.",
         )
-    label = " ".join(filter(None, (command, *(values.get(name, "") for name in ("source", "rate", "name", "letter")))))
+    told = (values.get(name, "") for name in ("source", "rate", "name", "letter", "node"))
+    label = " ".join(filter(None, (command, *told)))
     made = Errand(label, back)
 
     def carry_out(of: Errand) -> str:
@@ -153,8 +163,21 @@ def _checkpoint(run: Attached, values: Values, reader: CheckpointReader, of: Err
 
 def _replay(run: Attached, values: Values, reader: CheckpointReader, of: Errand) -> str:
     del run, of
-    sent = reader.words.replay(reader.checkpoint, _names(values, "letter"))
+    shard = int(values["shard"]) if values.get("shard", "").isdecimal() else None
+    sent = reader.words.replay(reader.checkpoint, _names(values, "letter"), shard)
     return f"{count(len(sent))} dead letters are replayed by the next start."
+
+
+def _sample(run: Attached, values: Values, reader: CheckpointReader, of: Errand) -> str:
+    del reader
+    node, shard = values.get("node", ""), values.get("shard", "")
+    shown = run.sample(
+        node,
+        timeout_s=_SAMPLE_S,
+        shard=int(shard) if shard.isdecimal() else None,
+        tell=lambda said: of.rows.extend(said["rows"]),
+    )
+    return f"{count(len(shown['rows']))} rows have passed {node} in {count(shown['epochs'])} epochs."
 
 
 COMMANDS: Mapping[str, Callable[[Attached, Values, CheckpointReader, Errand], str]] = {
@@ -165,7 +188,17 @@ COMMANDS: Mapping[str, Callable[[Attached, Values, CheckpointReader, Errand], st
     "flush": _flush,
     "checkpoint": _checkpoint,
     "replay": _replay,
+    "sample": _sample,
 }
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Html:
+    columns = [*dict.fromkeys(name for row in rows for name in row)]
+    return table(columns, [[_cell(row.get(name)) for name in columns] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _names(values: Values, name: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.page.html import Child, Html, el, join
 from holdfast.page.model import Asked
 from holdfast.status import SourceStatus, Status
@@ -23,7 +25,7 @@ def form(command: str, label: str, asked: Asked, *inputs: Child, danger: bool = 
     danger : bool
         Whether it ends the run.
     **hidden : str
-        What is sent besides.
+        What is sent besides, unless it is empty.
     """
     kept = {
         **hidden,
@@ -32,7 +34,7 @@ def form(command: str, label: str, asked: Asked, *inputs: Child, danger: bool = 
     }
     return el(
         "form",
-        *(el("input", type="hidden", name=name, value=value) for name, value in kept.items()),
+        *(el("input", type="hidden", name=name, value=value) for name, value in kept.items() if value),
         *inputs,
         el("button", label, type="submit", class_="danger" if danger else None),
         method="post",
@@ -51,6 +53,13 @@ def run_forms(status: Status, asked: Asked) -> Html:
         form("drain", "Drain, then end the run", asked, danger=True),
     ]
     return el("div", *forms, class_="forms")
+
+
+def sample_form(nodes: Sequence[str], asked: Asked) -> Html:
+    """Return the form that shows rows as they pass a node."""
+    chosen = el("select", *(el("option", name, value=name) for name in nodes), name="node", aria_label="node")
+    shard = "" if asked.shard is None else f"{asked.shard}"
+    return el("div", form("sample", "Show rows that pass", asked, chosen, shard=shard), class_="forms")
 
 
 def source_forms(source: SourceStatus, asked: Asked) -> Html:

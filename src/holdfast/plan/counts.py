@@ -25,6 +25,7 @@ from holdfast.operators.lowering import InArrow, lowering_of
 from holdfast.plan import laps
 from holdfast.plan.laps import Laps, Waves, side_by_side
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
+from holdfast.plan.levels.taps import Samples, Taps, together
 from holdfast.ports import REJECT_COLUMN
 from holdfast.quarantine.mask import GivenRows
 from holdfast.state.bucket_report import BucketReport
@@ -85,6 +86,8 @@ class EpochReport:
         Operator -> its rows, for the audit.
     waves : mapping of str to Spent
         Where the time went.
+    samples : mapping of str to sequence of rows
+        Rows that somebody wants to see, by where they passed.
     """
 
     observed: Mapping[str, Observed] = field(default_factory=dict)
@@ -93,6 +96,7 @@ class EpochReport:
     outlets: Mapping[str, GivenRows] = field(default_factory=dict)
     tally: Tally = field(default_factory=dict)
     waves: Waves = field(default_factory=dict)
+    samples: Samples = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return it as it travels."""
@@ -101,7 +105,7 @@ class EpochReport:
         state = [change_to_json(change) for change in self.state]
         outlets = {name: given.to_json() for name, given in self.outlets.items()}
         said = {"observed": observed, "buckets": buckets, "state": state, "outlets": outlets, "tally": self.tally}
-        return json.dumps({**said, "waves": laps.to_json(self.waves)})
+        return json.dumps({**said, "waves": laps.to_json(self.waves), "samples": self.samples})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EpochReport:
@@ -111,7 +115,7 @@ class EpochReport:
         buckets = {name: BucketReport.from_json(of) for name, of in body["buckets"].items()}
         outlets = {name: GivenRows.from_json(given) for name, given in body["outlets"].items()}
         state, waves = tuple(map(change_from_json, body["state"])), laps.from_json(body["waves"])
-        return cls(observed, buckets, state, outlets, body["tally"], waves)
+        return cls(observed, buckets, state, outlets, body["tally"], waves, body["samples"])
 
 
 def united(reports: Iterable[EpochReport]) -> EpochReport:
@@ -132,6 +136,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     outlets: dict[str, GivenRows] = {}
     tally: dict[str, dict[str, int]] = {}
     waves: list[Waves] = []
+    samples: list[Samples] = []
     for report in reports:
         for name, of in report.observed.items():
             observed[name] = observed[name].plus(of) if name in observed else of
@@ -142,7 +147,8 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
         outlets |= report.outlets
         add_tally(tally, report.tally)
         waves.append(report.waves)
-    return EpochReport(observed, buckets, tuple(state), outlets, tally, side_by_side(waves))
+        samples.append(report.samples)
+    return EpochReport(observed, buckets, tuple(state), outlets, tally, side_by_side(waves), together(samples))
 
 
 def observed_since(before: Mapping[str, Observed], now: Mapping[str, Observed]) -> dict[str, Observed]:
@@ -175,11 +181,16 @@ class Counts:
         Source -> its timestamp column.
     laps : Laps, optional
         Of the thread in which they pass; one of its own where they are omitted.
+    taps : Taps, optional
+        Take rows that somebody wants to see; none where they are omitted.
     """
 
-    def __init__(self, timestamps: Mapping[str, str | None], laps: Laps | None = None) -> None:
+    def __init__(
+        self, timestamps: Mapping[str, str | None], laps: Laps | None = None, taps: Taps | None = None
+    ) -> None:
         self._timestamps = timestamps
         self.laps = laps or Laps()
+        self.taps = taps or Taps()
         self.found: dict[str, Observed] = {}
         self.tally: dict[str, dict[str, int]] = {}
 
@@ -221,7 +232,7 @@ class Counts:
         """Return what was counted, with the reports of buckets, and of their outputs."""
         wrong = {name: of for name, of in self.found.items() if not 0 <= of.rejects <= of.rows}
         invariant(not wrong, f"more rows are rejected or dropped than there were: {wrong}.")
-        return EpochReport(self.found, buckets or {}, outlets=outlets or {}, tally=self.tally)
+        return EpochReport(self.found, buckets or {}, outlets=outlets or {}, tally=self.tally, samples=self.taps.take())
 
 
 ABSORBED, DEAD, FILTERED, REJECTED = "absorbed", "dead", "filtered", "rejected"

@@ -119,6 +119,7 @@ class Program:
         for name, head, taken in zip(sources, self.steps, done, strict=False):
             if counts is not None and head.name and name == source:
                 counts.passed(head.name, batch.num_rows, batch.num_rows, _rows(taken), drops=False)
+                counts.taps.see(head.name, taken)
         for step in self.steps[len(sources) :]:
             inputs = [done[number] for number in step.inputs]
             if not any(inputs):
@@ -129,6 +130,7 @@ class Program:
             done.append(made.batches)
             if counts is not None and step.name:
                 counts.passed(step.name, _rows(*inputs), made.due, _rows(made.batches), drops=step.drops)
+                counts.taps.see(step.name, made.batches)
                 if made.failed is not None:
                     counts.expect(step.name, _rows(*inputs), made.failed)
         laps.to(OTHER)

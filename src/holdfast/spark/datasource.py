@@ -45,6 +45,7 @@ from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.wishes import taps_here
 from holdfast.steer.holding import SourceHolding
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
@@ -325,8 +326,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             assert packing is not None
             yield from packing.controls(partition.ordinal, partition.ended)
         elif packing is not None:
-            source = readable(self.source, partition.span)
-            for chunks in packing.rows(partition.ordinal, packing.read(source, partition.span)):
+            read = packing.read(readable(self.source, partition.span), partition.span)
+            for chunks in packing.rows(partition.ordinal, read, taps=taps_here(self.reading.stop_file)):
                 yield self._fitted(chunks)
         else:
             for batch in self._given(readable(self.source, partition.span), partition.span):
@@ -334,10 +335,10 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     def _rows(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
-        packing = self.reading.packing
+        packing, taps = self.reading.packing, taps_here(self.reading.stop_file)
         for ordinal, span in enumerate(spans):
             read = self._given(self.source, span) if packing is None else packing.read(self.source, span)
-            for batch in read if packing is None else packing.rows(ordinal, read):
+            for batch in read if packing is None else packing.rows(ordinal, read, taps=taps):
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
             for batch in packing.controls(len(spans), self._ended(start, end)):

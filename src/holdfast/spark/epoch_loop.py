@@ -29,6 +29,7 @@ from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.epoch_times import EpochTimes
 from holdfast.plan.expectations import EpochChecks
 from holdfast.plan.levels.parts import Dues
+from holdfast.plan.levels.taps import Sampling
 from holdfast.plan.lookup_versions import LookupVersions
 from holdfast.plan.pressure import BackPressure, Ramp
 from holdfast.plan.report import OperatorReports
@@ -209,6 +210,11 @@ class EpochLoop:
         """The sources that back-pressure holds now."""
         return frozenset() if self._pressure is None else self._pressure.held
 
+    @property
+    def sampling(self) -> Sampling:
+        """Who wants to see rows."""
+        return self._evaluation.sampling
+
     def begin_worker(self) -> None:
         """Begin the kept worker, if there is one, for the first epoch."""
         if (here := self._evaluation.here) is not None:
@@ -229,6 +235,7 @@ class EpochLoop:
     def _run(self, batch: DataFrame, batch_id: int, epoch: int) -> None:
         started = time.perf_counter()
         self._coordinator.check_before_epoch()
+        self.sampling.begin()
         start, end = self._span(batch_id)
         self.at_work = end
         claim = self._coordinator.missing(epoch, end.positions, start.positions)
@@ -251,6 +258,7 @@ class EpochLoop:
         self.times.mark()
         found = self._evaluate(batch, epoch, (start, end), claim.sinks)
         parts, report = found.parts, found.report
+        self.sampling.note(report.samples, parts)
         faults.reach("after-stage", epoch, self._pipeline)
         rows = {sink: sum(part.row_count for part in each) for sink, each in parts.items()}
         expected = self.checks.look(epoch, report, rows, is_new=len(claim.sinks) == len(self._sinks))
@@ -323,7 +331,7 @@ class EpochLoop:
                 return carried
             log.info("epoch %d cannot be carried by the driver: the executors stage it", epoch)
         factories = {sink: self._sinks[sink].writer_factory() for sink in missing}
-        staging = TaskStaging(self._pipeline, self._coordinator.generation, epoch, factories)
+        staging = TaskStaging(self._pipeline, self._coordinator.generation, epoch, factories, self.sampling.wish)
         return self._tried(lambda: self._evaluation.stage(batch, start.positions, end.positions, staging), epoch)
 
     def _begin_state(

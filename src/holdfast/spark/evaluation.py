@@ -7,7 +7,7 @@ read.  The contents of an epoch are the same: everything between Spark's logged 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from holdfast.capabilities import offers
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
+from holdfast.plan.levels.taps import NO_WISH, Sampling, Taps, Wish
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span
@@ -61,6 +62,10 @@ class Evaluation(Protocol):
     def here(self) -> Here[Any] | None:
         """What evaluates small epochs without a job; None where there are jobs alone."""
 
+    @property
+    def sampling(self) -> Sampling:
+        """Who wants to see rows of it."""
+
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Return the epoch with its rows here; None when they are too many, or must not be evaluated here."""
 
@@ -82,6 +87,7 @@ class SparkEvaluation:
 
     routes: Routes
     observe: Callable[[], Mapping[str, Observed]]
+    sampling: Sampling = field(default_factory=Sampling)
     here: ClassVar[None] = None
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
@@ -118,11 +124,11 @@ class PlanTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all batches; yield one batch of handles, and the report."""
-        laps = Laps()
+        laps, taps = Laps(), Taps(self.staging.wish)
         rows = (pair for batch in laps.during(None, batches) for pair in self.routes.split(batch))
         with crossing():
-            yield self.staging.stage(rows, laps)
-        yield answer_of(EpochReport(waves={STAGING: laps.take()}))
+            yield self.staging.stage(rows, laps, taps)
+        yield answer_of(EpochReport(waves={STAGING: laps.take()}, samples=taps.take()))
 
 
 @dataclass(frozen=True)
@@ -196,10 +202,10 @@ class ProgramHere:
     times: ClassVar[float] = 1
 
     def __call__(
-        self, start: Positions, end: Positions, sinks: frozenset[str]
+        self, start: Positions, end: Positions, sinks: frozenset[str], wish: Wish = NO_WISH
     ) -> tuple[Mapping[str, pa.Table], EpochReport]:
         """Return the rows of some sinks, and what was counted."""
-        counts = Counts(self.timestamps)
+        counts = Counts(self.timestamps, taps=Taps(wish))
         counts.laps.to(OTHER)
         read = (
             (name, batch)
@@ -250,12 +256,13 @@ class ColumnarEvaluation:
         self._parallelism = parallelism
         self._sources = sources
         self.here = here
+        self.sampling = Sampling()
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
         if self.here is None:
             return None
-        tables, report = self.here(start, end, sinks)
+        tables, report = self.here(start, end, sinks, self.sampling.wish)
         return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, report)
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
@@ -294,11 +301,11 @@ class SpanTask:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read, compute and stage; yield the handles and the report."""
-        counts = Counts(self.timestamps)
+        counts = Counts(self.timestamps, taps=Taps(self.staging.wish))
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         counts.laps.to(OTHER)
         with crossing():
-            yield self.staging.stage(self._rows(numbers, counts), counts.laps)
+            yield self.staging.stage(self._rows(numbers, counts), counts.laps, counts.taps)
         yield answer_of(replace(counts.report(), waves={HERE: counts.laps.take()}))
 
     def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:

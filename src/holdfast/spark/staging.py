@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.laps import OTHER, Laps
+from holdfast.plan.levels.taps import Taps, Wish
 from holdfast.ports import Part, Staged, Task, Writer, WriterFactory
 
 ANSWERS = StructType(
@@ -51,14 +52,17 @@ class TaskStaging:
         For the names of what is staged.
     writers : mapping of str to WriterFactory
         For each sink that lacks the epoch.
+    wish : mapping of str to int
+        Of which rows somebody wants to see some (:mod:`holdfast.plan.levels.taps`).
     """
 
     pipeline: str
     generation: int
     epoch: int
     writers: Mapping[str, WriterFactory]
+    wish: Wish = field(default_factory=dict)
 
-    def stage(self, rows: Iterator[tuple[str, pa.RecordBatch]], laps: Laps) -> pa.RecordBatch:
+    def stage(self, rows: Iterator[tuple[str, pa.RecordBatch]], laps: Laps, taps: Taps) -> pa.RecordBatch:
         """Write all rows of this task, stage them, and return the handles as one batch.
 
         Parameters
@@ -67,6 +71,8 @@ class TaskStaging:
             Sink and rows; rows for a sink that holds the epoch already are left out.
         laps : Laps
             Of this task: what writers do with rows is a lap of their sink.
+        taps : Taps
+            Of this task.
         """
         context = TaskContext.get()
         assert context is not None
@@ -76,6 +82,7 @@ class TaskStaging:
             for sink, batch in rows:
                 if sink not in self.writers:
                     continue
+                taps.see(sink, (batch,))
                 laps.to(sink)
                 if sink not in opened:
                     opened[sink] = self.writers[sink](task)

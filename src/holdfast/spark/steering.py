@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.plan.epoch_times import EpochTimes
+from holdfast.plan.levels.taps import SampleCall
 from holdfast.ports import Held
 from holdfast.positions import Positions, held_by_every
 from holdfast.spark.sight import Followers, Sight
@@ -60,6 +61,19 @@ class RunSteering:
     def epochs(self, after: int = 0) -> list[EpochLine]:
         """Return the last epochs of the run above a number, the newest last."""
         return [line for line in [*self._sight.loop.times.lines] if line.epoch > after]
+
+    def sample(self, call: SampleCall) -> None:
+        """Let a caller see rows of later epochs; nothing more where it does already."""
+        self._sight.loop.sampling.ask(call, self._stop_file)
+
+    def end_sample(self, call: SampleCall) -> None:
+        """Let a caller see no more."""
+        self._sight.loop.sampling.forget(call, self._stop_file)
+
+    @property
+    def in_spark(self) -> Collection[str]:
+        """The nodes that Spark's plan evaluates."""
+        return self._sight.in_spark
 
     def hold(self, controls: Controls) -> None:
         """Hold the sources to what the run was told, from the next epoch on that is planned."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, NoReturn
 from holdfast.errors import InDoubt, Unavailable
 from holdfast.steer.entries import ControlLog, made_id
 from holdfast.steer.place import SteerPlace, is_own, of_another_user, read_place
-from holdfast.steer.protocol import Progress, SteerRequest, read_answers, request_line
+from holdfast.steer.protocol import SAMPLE_S, Progress, SteerRequest, read_answers, request_line
 from holdfast.store.paths import checkpoint_directory, open_store
 from holdfast.store.scratch import address_of
 
@@ -178,8 +179,59 @@ class Attached:
         """Let the run's process log from a level on (``DEBUG``, ``INFO``, ...) until it ends; returns ``before``."""
         return self._call("log", level=level)
 
+    def sample(
+        self,
+        node: str,
+        n: int = 20,
+        *,
+        timeout_s: float = SAMPLE_S,
+        shard: int | None = None,
+        tell: Progress = _nothing,
+    ) -> Said:
+        """Return rows as they pass a node of the run: of the epochs that begin after the call.
+
+        As text for people: secrets are masked, of binary values the size is told, long texts and lists are cut.
+
+        Parameters
+        ----------
+        node : str
+            A source, an operator, a side output or a sink; not one that Spark's plan evaluates.
+        n : int
+            How many rows, 1 to 1,000.
+        timeout_s : float
+            After which there may be fewer, seconds.
+        shard : int, optional
+            Of which shard alone.
+        tell : callable
+            Called with rows as they come, and about each second, with ``rows`` and ``epochs``.
+
+        Returns
+        -------
+        mapping
+            ``rows``, each of them column -> value; and ``epochs``: how many have passed meanwhile.
+
+        Raises
+        ------
+        InvalidPipeline
+            If there is no such node, or its rows cannot be seen.
+        Unavailable
+            If the run ends before.
+        """
+        rows: list[Any] = []
+        until_s = time.monotonic() + timeout_s
+
+        def note(said: Said) -> None:
+            rows.extend(said["rows"])
+            tell(said)
+
+        def arguments() -> Said:  # asked again, it is asked for what is left
+            left_s = max(until_s - time.monotonic(), 0.1) if rows else timeout_s
+            return {"node": node, "n": n - len(rows), "timeout_s": left_s, **_of(shard)}
+
+        return {"rows": rows, "epochs": self._call("sample", note, arguments=arguments)["epochs"]}
+
     def support(self) -> Said:
-        """Return what a support bundle has of the run: ``stacks``, ``status``, ``metrics``, ``stories``.
+        """Return what a support bundle has of the run: ``stacks``, ``jvm``, ``status``, ``metrics``, ``stories``.
 
         As they are: with keys and reasons, which ``holdfast support-bundle`` leaves out.  What the run does not answer
         in ten seconds is a text that says so.
@@ -246,6 +298,12 @@ class Attached:
                 "it is not known whether the checkpoint was made.",
                 why=f"{_who(place)} has ended meanwhile.",
                 do="look: holdfast checkpoint list.",
+            )
+        if request.command == "flush":
+            raise InDoubt(
+                "it is not known whether the sinks were asked to commit.",
+                why=f"{_who(place)} has ended meanwhile; if they were, the next run does it.",
+                do="start the pipeline, and flush again: to ask twice is to ask once.",
             )
         raise Unavailable(
             f"{_who(place)} has ended before it has done what it was told: {request.command}.",

@@ -22,6 +22,11 @@ VERSION = 1
 LINE_MAX = 1 << 24
 """Bytes of a request: a token has a position for each segment of a source, and may be given back."""
 
+SAMPLE_MAX = 1_000
+"""Rows that a call shows at most."""
+SAMPLE_S = 10.0
+"""So long a call waits for rows where it does not say."""
+
 _TOO_LONG = f"it has more than {LINE_MAX:,} bytes"
 
 Progress = Callable[[Mapping[str, Any]], None]

@@ -14,6 +14,7 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.busy import Busy
 from holdfast.commit.claims import Claim
 from holdfast.plan.counts import EpochReport
+from holdfast.plan.levels.taps import Sampling
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluated
 
@@ -43,7 +44,8 @@ def test_positions_of_an_epoch_are_synced_before_the_epoch_is_decided(
         commit=lambda claim, record, parts: calls.append("commit"),
         busy=Busy(),
     )
-    evaluation = SimpleNamespace(here=None, carry=lambda *asked: Evaluated({"table": ()}, EpochReport()))
+    evaluated = Evaluated({"table": ()}, EpochReport())
+    evaluation = SimpleNamespace(here=None, carry=lambda *asked: evaluated, sampling=Sampling())
     nothing: Any = None
     loop = EpochLoop(
         pipeline="trips",

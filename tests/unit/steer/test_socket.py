@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Told:
 
     @property
     def commands(self) -> Mapping[str, Any]:
-        return dict.fromkeys(("status", "pause", "resume", "wait", "log", "checkpoint"), self.carry_out)
+        return dict.fromkeys(("status", "pause", "resume", "wait", "log", "checkpoint", "sample"), self.carry_out)
 
     def carry_out(self, request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
         self.requests.append(request)
@@ -45,12 +45,14 @@ class Told:
             raise OSError("no logs today")  # of the command, and not of the connection
         if request.command == "wait":
             tell({"token": {"trips": 7}})
+        if request.command == "sample":
+            tell({"rows": [{"id": number} for number in range(min(2, request.number("n")))], "epochs": 1})
         if self.breaks:
             self.breaks -= 1
             raise CallerGone
         if request.command == "resume":
             raise InvalidPipeline("no such source", why="there is none.", do="name another.")
-        return {"sources": list(request.texts("sources"))}
+        return {"sources": list(request.texts("sources")), "epochs": 1}
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def short_directory() -> Iterator[Path]:
 
 def test_a_command_is_carried_out_and_its_errors_come_back_as_they_were(told: Told) -> None:
     with listening(told.directory, told) as attached:
-        assert attached.pause("rides", "trips") == {"sources": ["rides", "trips"]}
+        assert attached.pause("rides", "trips")["sources"] == ["rides", "trips"]
         with pytest.raises(InvalidPipeline, match="no such source") as refused:
             attached.resume()
         assert (refused.value.why, refused.value.do) == ("there is none.", "name another.")
@@ -96,12 +98,25 @@ def test_a_command_is_carried_out_and_its_errors_come_back_as_they_were(told: To
 def test_a_command_whose_connection_breaks_is_sent_again_under_its_id(told: Told) -> None:
     told.breaks = 2
     with listening(told.directory, told) as attached:
-        assert attached.pause("rides") == {"sources": ["rides"]}
+        assert attached.pause("rides")["sources"] == ["rides"]
         assert len(told.requests) == 3
         assert len({request.id for request in told.requests}) == 1
         told.breaks = 3
         with pytest.raises(InDoubt, match="not known whether the run has done"):
             attached.pause("rides")
+
+
+def test_rows_that_were_told_before_a_connection_broke_are_not_asked_for_again(told: Told) -> None:
+    told.breaks = 1
+    came: list[Any] = []
+    with listening(told.directory, told) as attached:
+        found = attached.sample("rides", 3, timeout_s=60, shard=1, tell=lambda said: came.extend(said["rows"]))
+    assert found == {"rows": [{"id": 0}, {"id": 1}, {"id": 0}], "epochs": 1}
+    assert came == found["rows"]
+    first, other = (request.arguments for request in told.requests)
+    assert first == {"node": "rides", "n": 3, "timeout_s": 60, "shard": 1}
+    assert other["n"] == 1
+    assert 0 < other["timeout_s"] < 60
 
 
 def test_who_waits_asks_again_with_the_token_that_was_told_first(told: Told) -> None:
@@ -191,6 +206,54 @@ def test_what_this_user_may_not_read_or_connect_to_is_said_to_be_anothers(
             patched.setattr(Path, "read_bytes", refuse)
             with pytest.raises(InvalidPipeline, match="is another user's"):
                 attached.status()
+
+
+NOBODY = 65_534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be another user: who connects meanwhile is that one, to the kernel."""
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_gets_nowhere_and_is_not_heard_where_all_doors_are_open(told: Told) -> None:
+    with listening(told.directory, told) as attached:
+        with as_nobody(), pytest.raises(InvalidPipeline, match="is another user's"):
+            attached.pause("rides")
+        found = read_place(told.directory)
+        assert found is not None
+        for path in (told.directory, told.directory / "run", Path(found.socket)):
+            os.chmod(path, 0o777)
+        with socket.socket(socket.AF_UNIX) as connection:
+            with as_nobody():
+                connection.connect(found.socket)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have hung up already
+                connection.sendall(request_line(SteerRequest("9", "pause")))
+                assert connection.recv(100) == b""
+    assert told.requests == []
+
+
+def test_of_a_flush_of_a_run_that_has_gone_it_is_not_known(told: Told) -> None:
+    dead: list[SteerServer] = []
+
+    def die(request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
+        os.unlink(dead[0].path)
+        raise CallerGone
+
+    (told.directory / "run").mkdir(mode=0o700)
+    dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"flush": die, "log": die}))
+    write_place(LocalStore(str(told.directory)), told.directory, dead[0].path, 3)
+    try:
+        with pytest.raises(InDoubt, match="whether the sinks were asked"):
+            attach(told.directory).flush()
+    finally:
+        dead[0].close()
 
 
 def test_root_may_tell_the_run_of_any_user(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

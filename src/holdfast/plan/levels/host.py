@@ -162,6 +162,7 @@ class LevelsHere:
         laps = self._memory.laps
         laps.take()  # what an epoch has left that failed
         laps.to(OTHER)
+        self._memory.taps.begin(at.wish)
         for level in self._levels:
             came, passing = passing, []
             for key, of_key in level.arriving(came):

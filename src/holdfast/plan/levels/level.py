@@ -25,6 +25,7 @@ from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of, bounds_for
 from holdfast.plan.levels.parts import SnapshotParts
 from holdfast.plan.levels.seed import Seeds, adopted
 from holdfast.plan.levels.store import Cache, Cells, HeldTables, Record, advance, compacted, load
+from holdfast.plan.levels.taps import Taps, Wish
 from holdfast.plan.pressure import is_costly, pressure_of
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Hosted, Stage, feed_label
@@ -52,6 +53,8 @@ class EpochContext:
         Whether its state is needed for a snapshot.
     passing : Passing
         What passes behind operators with state.
+    wish : mapping of str to int
+        Of which rows somebody wants to see some (:mod:`holdfast.plan.levels.taps`).
     """
 
     epoch: int
@@ -59,6 +62,7 @@ class EpochContext:
     active_until_us: Mapping[str, int] = field(default_factory=dict)
     is_barrier: bool = False
     passing: Passing = EVERYTHING
+    wish: Wish = field(default_factory=dict)
 
     def time_of(self, hosted: Hosted) -> StepTime:
         """Return the epoch as it is passed to an operator's step."""
@@ -77,11 +81,14 @@ class WorkerMemory:
         How often it computes which inputs keys wait for.
     laps : Laps
         Of its thread: whoever begins them takes them.
+    taps : Taps
+        Of its thread, for the rows of one epoch that somebody wants to see.
     """
 
     cache: Cache = field(default_factory=Cache)
     pace: Pace = field(default_factory=Pace)
     laps: Laps = field(default_factory=Laps)
+    taps: Taps = field(default_factory=Taps)
 
 
 class Level:
@@ -156,7 +163,7 @@ class Level:
             story=lambda: f"Addressed to: {[self._routing.address(chunk, self.number) for chunk in strays]}",
         )
         if not operator:
-            return self._passed(in_order(chunks), memory.laps)
+            return self._passed(in_order(chunks), memory)
         bucket = _Bucket(self._stage.hosted[operator], label % self._routing.buckets, cells, at, memory)
         return self._called(bucket, in_order(chunks))
 
@@ -173,10 +180,10 @@ class Level:
 
     # --- what passes ----------------------------------------------------------------------------------------------
 
-    def _passed(self, chunks: Sequence[Chunk], laps: Laps) -> Iterator[Chunk]:
+    def _passed(self, chunks: Sequence[Chunk], memory: WorkerMemory) -> Iterator[Chunk]:
         """Pass chunks on; compute what the stage after this level does to rows that bypass it."""
         packers: dict[int, Packer] = {}
-        counts = Counts({}, laps)
+        counts = Counts({}, memory.laps, memory.taps)
         for chunk in chunks:
             head = self._stage.relays.get(chunk.target) if chunk.kind == ROWS else None
             if head is None:
@@ -216,7 +223,7 @@ class Level:
             bucket.cells.put_record(record.to_json())
         self._hold(bucket, record, state)
         packer = self._packer(rank_of(self.number, hosted.number, bucket.number), bucket.number)
-        counts = Counts({}, laps)
+        counts = Counts({}, laps, bucket.memory.taps)
         flow = _flow(hosted.step, arrivals, before, state, result)
         counts.flowed(hosted.name, flow)
         given: dict[str, GivenRows] = {}
@@ -227,7 +234,10 @@ class Level:
                     given[outlet] = reported
                 passing = bucket.at.passing.of(self.number, outlet, rows)
                 counts.flowed(hosted.name, {f"made.{output}": rows.num_rows, f"out.{output}": passing.num_rows})
-                yield from self._computed(f"{hosted.name}/{output}", passing, packer, counts)
+                head = f"{hosted.name}/{output}"
+                if bucket.at.wish:
+                    counts.taps.see(head, passing.to_batches())
+                yield from self._computed(head, passing, packer, counts)
         laps.to(OTHER)
         yield from packer.rows()
         laps.to(hosted.name)

@@ -37,6 +37,7 @@ from holdfast.errors import crossing, invariant, present
 from holdfast.plan.chunks import ROWS, SCHEMA, Chunk, Packer, Routing, decode, encode, from_batch
 from holdfast.plan.counts import Counts
 from holdfast.plan.laps import OTHER
+from holdfast.plan.levels.taps import Taps, Wish
 from holdfast.plan.routes import PASSING, STEP, TAG, column_name, end_column_name
 from holdfast.plan.stages import Stage, Subplan
 from holdfast.types.casting import fitted_column, nullable_type
@@ -255,17 +256,20 @@ class Closing:
         Where chunks go.
     through : ThroughPlan
         What went through the plan.
+    wish : callable
+        Returns of which rows somebody wants to see some, in the epoch of the task that calls.
     """
 
     number: int
     stage: Stage
     routing: Routing
     through: ThroughPlan
+    wish: Callable[[], Wish] = dict
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield this task's chunks, addressed to the level behind this one."""
-        closed = _Closed(self.stage, self.routing, self.through, f"{self.number}")
         with crossing():
+            closed = _Closed(self.stage, self.routing, self.through, f"{self.number}", Taps(self.wish()))
             for batch in batches:
                 yield from self._sent(closed, closed.take(batch))
             yield from self._sent(closed, closed.rest())
@@ -281,7 +285,7 @@ class Closing:
 class _Closed:
     """What one task has taken and not given yet: the rows of one chunk, and those of one rank that were computed."""
 
-    def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan, wave: str) -> None:
+    def __init__(self, stage: Stage, routing: Routing, through: ThroughPlan, wave: str, taps: Taps) -> None:
         assert stage.subplan is not None
         assert stage.program is not None
         self._routes = stage.subplan.routes
@@ -294,7 +298,7 @@ class _Closed:
         self._packers: dict[int, Packer] = {}
         self._rank: int | None = None
         self._wave = wave
-        self.counts = Counts({})
+        self.counts = Counts({}, taps=taps)
 
     def take(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Take a batch; yield what is complete."""

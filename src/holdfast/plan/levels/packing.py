@@ -17,6 +17,7 @@ from holdfast.plan.bounds import Bounding, all_keys
 from holdfast.plan.chunks import Chunk, Packer, Routing, rank_of
 from holdfast.plan.counts import Counts
 from holdfast.plan.laps import READING, Laps
+from holdfast.plan.levels.taps import Taps
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.plan.stages import BOUND_ROWS, RowBounds, Stages
@@ -72,12 +73,12 @@ class Packing:
             yield from source.read(span)
 
     def rows(
-        self, ordinal: int, batches: Iterator[pa.RecordBatch], laps: Laps | None = None
+        self, ordinal: int, batches: Iterator[pa.RecordBatch], laps: Laps | None = None, taps: Taps | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the chunks of one span; where it has no laps of its thread's, it reports its own."""
         assert self.program is not None
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
-        counts = Counts({self.source: self.timestamp}, laps)
+        counts = Counts({self.source: self.timestamp}, laps, taps)
         pending: list[pa.RecordBatch] = []
         highest = UNBOUNDED
         for batch in counts.laps.during(self.source, batches):

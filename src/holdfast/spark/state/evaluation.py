@@ -36,6 +36,7 @@ from holdfast.plan.levels.journal import BucketChange, JournalReader, StateJourn
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.packing import Packing
+from holdfast.plan.levels.taps import NO_WISH, Sampling, Taps, Wish
 from holdfast.ports import Carried, Span
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import EVERYTHING, Passing
@@ -52,6 +53,7 @@ from holdfast.spark.state.host import (
     PASSING_PROPERTY,
     STATE_PROPERTY,
 )
+from holdfast.spark.wishes import WISH_PROPERTY
 from holdfast.store.paths import open_store
 
 
@@ -109,6 +111,7 @@ class StateEvaluation:
         self._barriers = barriers
         self._journal = journal
         self.here = here
+        self.sampling = Sampling()
         self._epoch: StateEpoch | None = None
 
     def begin(
@@ -138,7 +141,8 @@ class StateEvaluation:
         step_epoch, batch_us = step_time
         is_barrier = self._barriers is not None and self._barriers.begin(step_epoch)
         passing = self._passing(step_epoch)
-        at = EpochContext(step_epoch, batch_us, active_until(end, batch_us), is_barrier, passing)
+        wish = self.sampling.wish
+        at = EpochContext(step_epoch, batch_us, active_until(end, batch_us), is_barrier, passing, wish)
         self._epoch = StateEpoch(epoch, batch_id, at, before)
         context = batch.sparkSession.sparkContext
         context.setLocalProperty(EPOCH_PROPERTY, str(step_epoch))
@@ -148,6 +152,7 @@ class StateEvaluation:
         context.setLocalProperty(PASSING_PROPERTY, passing.to_json())
         context.setLocalProperty(BATCH_PROPERTY, str(batch_id))
         context.setLocalProperty(STATE_PROPERTY, before.key or NO_ENTRY)
+        context.setLocalProperty(WISH_PROPERTY, json.dumps(wish))
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Evaluate a small epoch here, or bring its chunks to the driver."""
@@ -217,10 +222,10 @@ class ChunkTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the rows of all chunks; yield the handles, then what the chunks report."""
         reports: list[EpochReport] = []
-        laps = Laps()
+        laps, taps = Laps(), Taps(self.staging.wish)
         with crossing():
-            yield self.staging.stage(self._rows(laps.during(None, batches), reports), laps)
-        yield answer_of(united([*reports, EpochReport(waves={STAGING: laps.take()})]))
+            yield self.staging.stage(self._rows(laps.during(None, batches), reports), laps, taps)
+        yield answer_of(united([*reports, EpochReport(waves={STAGING: laps.take()}, samples=taps.take())]))
 
     def _rows(
         self, batches: Iterator[pa.RecordBatch], reports: list[EpochReport]
@@ -298,7 +303,7 @@ class EvaluationHere:
         self, start: Positions, end: Positions, before: StateVersion, at: EpochContext
     ) -> tuple[list[Chunk], list[BucketChange]]:
         """Return what comes out of the last level, and what was changed of state."""
-        return self.levels.run(self.chunks(start, end), before, self.read, at)
+        return self.levels.run(self.chunks(start, end, at.wish), before, self.read, at)
 
     def begin_worker(self) -> None:
         """Do nothing: it is this process."""
@@ -306,7 +311,7 @@ class EvaluationHere:
     def end_worker(self) -> None:
         """Do nothing: it is this process."""
 
-    def chunks(self, start: Positions, end: Positions) -> Iterator[Chunk]:
+    def chunks(self, start: Positions, end: Positions, wish: Wish = NO_WISH) -> Iterator[Chunk]:
         """Yield what the sources give for an epoch: as their readers do in a job."""
         moved = [name for name in end if start.get(name) != end[name]]
         if not moved:  # a step on the way to what sinks hold: operators that watch the clock are called all the same
@@ -318,7 +323,7 @@ class EvaluationHere:
             size = source.size_between(begin, until)
             threads = 1 if size is not None and size < ALONE_BYTES else self.threads
             spans = list(source.spans(begin, until, parallelism=threads))
-            batches, spent = self._packed(name, spans, threads)
+            batches, spent = self._packed(name, spans, threads, wish)
             yield report_of(EpochReport(waves={f"{READING} {name}": spent}))
             ended = (name,) if said.get("has_ended") and not said_before.get("has_ended") else ()
             if packing.waking or ended:
@@ -326,17 +331,19 @@ class EvaluationHere:
             for batch in batches:
                 yield from from_batch(batch)
 
-    def _packed(self, name: str, spans: Sequence[Span], threads: int) -> tuple[list[pa.RecordBatch], Spent]:
+    def _packed(self, name: str, spans: Sequence[Span], threads: int, wish: Wish) -> tuple[list[pa.RecordBatch], Spent]:
         """Read spans as chunks, several at a time: reading and packing leave Python to other threads mostly."""
         packing = self.packings[name]
         spent: list[Spent] = []
 
         def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
-            laps = Laps()
+            laps, taps = Laps(), Taps(wish)
             laps.to(name)
             source = self.sources.source(name, thread)
             mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
-            read = [(ordinal, list(packing.rows(ordinal, packing.read(source, span), laps))) for ordinal, span in mine]
+            read = [
+                (ordinal, list(packing.rows(ordinal, packing.read(source, span), laps, taps))) for ordinal, span in mine
+            ]
             spent.append(laps.take())
             return read
 

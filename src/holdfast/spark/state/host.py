@@ -27,6 +27,7 @@ from holdfast.plan.levels.level import EpochContext, Level, WorkerMemory
 from holdfast.plan.levels.opened import BatchTask
 from holdfast.quarantine.mask import Passing
 from holdfast.spark import private
+from holdfast.spark.wishes import wish_of_task
 from holdfast.store.paths import open_store
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class LevelTask:
             reader = JournalReader(store, self.below)
             before, laps = self._before(reader, entry), _worker.memory.laps
             laps.take()  # what a task has left that failed
+            _worker.memory.taps.begin(at.wish)
             for key, of_key in self.level.arriving(chunks):
                 laps.to(OTHER)
                 out, change = call_bucket(
@@ -149,7 +151,7 @@ def _context() -> tuple[EpochContext, int, str]:
     is_barrier = context.getLocalProperty(BARRIER_PROPERTY) == "1"
     before = "" if entry == NO_ENTRY else entry or ""
     passing = Passing.from_json(context.getLocalProperty(PASSING_PROPERTY) or "{}")
-    at = EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier, passing)
+    at = EpochContext(int(epoch or 0), int(batch_us or 0), active_until_us, is_barrier, passing, wish_of_task())
     return at, int(batch_id or 0), before
 
 

@@ -34,6 +34,7 @@ from holdfast.spark import private
 from holdfast.spark.compile import compile_opened
 from holdfast.spark.plans import catalyst
 from holdfast.spark.plans.traced import Trace, over_arrays
+from holdfast.spark.wishes import wish_of_task
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class PlacedSubplan:
     @property
     def closing(self) -> Closing:
         """What closes its rows to chunks."""
-        return Closing(self.number, self.stage, self.routing, self.compiled.through)
+        return Closing(self.number, self.stage, self.routing, self.compiled.through, wish_of_task)
 
 
 def _tag(opened: DataFrame) -> DataFrame:
