@@ -61,5 +61,6 @@ if ! .venv/bin/python -m holdfast.testing.servers.mysql && [ "$(id -u)" = 0 ] &&
   (apt-get update && apt-get install --yes --no-remove --no-install-recommends mariadb-server-core mariadb-client-core) \
     </dev/null >/dev/null 2>&1 || echo "setup: they cannot be installed; the tests of write.mysql are skipped, and say so."
 fi
+sh tools/chromium.sh look
 echo "$wanted" >"$stamp"
 echo "setup: done"

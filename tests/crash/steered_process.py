@@ -1,6 +1,7 @@
 """A run that dies at a write of what it is told.
 
-Arguments: directory, number of the entry, ``before`` or ``after``; 0: none; then ``state`` where it is to keep some.
+Arguments: directory, number of the entry, ``before`` or ``after``; 0: none, ``flush``: the request of one; then
+``state`` where it is to keep some, ``paced`` where its sink waits, and ``shards`` where it runs in two.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from holdfast.steer.entries import PREFIX
 from holdfast.store.local import LocalStore
 
 
-def pipeline_in(directory: Path, *, keeps_state: bool) -> Pipeline:
+def pipeline_in(directory: Path, *, keeps_state: bool, is_paced: bool) -> Pipeline:
     """Return files that lead to a table."""
     rides = hf.read.files(str(directory / "in"), schema="id BIGINT", name="rides", timestamp="id")
     if keeps_state:
         rides = rides | hf.distinct(by="id", horizon=100, disorder=100, name="once")
-    return hf.Pipeline("rides", rides | hf.write.sqlite(str(directory / "rides.db"), table="rows", name="table"))
+    pace = "1 h" if is_paced else None
+    table = hf.write.sqlite(str(directory / "rides.db"), table="rows", name="table", commit_every=pace)
+    return hf.Pipeline("rides", rides | table)
 
 
 def die_at(entry: int, moment: str) -> None:
@@ -39,13 +42,32 @@ def die_at(entry: int, moment: str) -> None:
     LocalStore.put_if_absent = put_if_absent  # type: ignore[method-assign, assignment]
 
 
+def die_at_request(moment: str) -> None:
+    """Die before, or after, the request of a flush is put."""
+    plain = LocalStore.put
+
+    def put(store: LocalStore, key: str, data: bytes) -> None:
+        if key.startswith("flush/") and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        plain(store, key, data)
+        if key.startswith("flush/"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    LocalStore.put = put  # type: ignore[method-assign, assignment]
+
+
 def main() -> None:
     """Run."""
-    directory, entry, moment = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    if entry:
-        die_at(entry, moment)
-    run = pipeline_in(directory, keeps_state="state" in sys.argv).start(
-        checkpoint=directory / "checkpoint", trigger=hf.every("20 ms"), master="local[1]"
+    directory, entry, moment = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    if entry == "flush":
+        die_at_request(moment)
+    elif int(entry):
+        die_at(int(entry), moment)
+    run = pipeline_in(directory, keeps_state="state" in sys.argv, is_paced="paced" in sys.argv).start(
+        checkpoint=directory / "checkpoint",
+        trigger=hf.every("20 ms"),
+        master="local[1]",
+        shards=2 if "shards" in sys.argv else None,
     )
     run.wait()
 

@@ -34,7 +34,7 @@ NIGHTLY = pytest.mark.nightly
 
 
 @contextmanager
-def living(work: Path, entry: int = 0, moment: str = "before", *also: str) -> Iterator[subprocess.Popen[bytes]]:
+def living(work: Path, entry: int | str = 0, moment: str = "before", *also: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run the pipeline in a process that dies at an entry, until the end of the block."""
     command = [sys.executable, "-m", "tests.crash.steered_process", str(work), str(entry), moment, *also]
     with (work / "said").open("ab") as said:
@@ -92,6 +92,97 @@ def test_a_command_is_carried_out_once_or_never(tmp_path: Path, command: str, mo
         attached.resume()
         attached.wait_until_held()
         assert held(tmp_path) == [1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_what_shards_are_told_holds_for_all_of_them_or_for_none(tmp_path: Path, moment: str) -> None:
+    attached = hf.attach(tmp_path / "checkpoint")
+    names = "abcdefgh"  # read by both shards
+    for number, name in enumerate(names):
+        arrive(tmp_path / "in", f"{name}.json", [{"id": number}])
+    with living(tmp_path, 1, moment, "shards") as process:
+        if moment == "before":
+            with pytest.raises(Unavailable, match="nothing of it is in force"):
+                attached.pause("rides")
+        else:
+            assert attached.pause("rides") == PAUSED.as_json()
+        assert process.wait(60) == -9
+    with living(tmp_path, 0, "before", "shards"):
+        eventually(lambda: len(attached.status()["shards"]) == 2, within_s=120, what="both shards")
+        paused = [attached.status(shard)["sources"][0]["is_paused"] for shard in (0, 1)]
+        assert paused == [moment == "after"] * 2
+        attached.resume()
+        attached.wait_until_held()
+        assert held(tmp_path) == [*range(len(names))]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_source_is_resumed_once_or_stays_paused(tmp_path: Path, moment: str) -> None:
+    attached = hf.attach(tmp_path / "checkpoint")
+    with living(tmp_path, 2, moment) as process:
+        attached.pause("rides")
+        arrive(tmp_path / "in", "a.json", [{"id": 1}])
+        if moment == "before":
+            with pytest.raises(Unavailable, match="nothing of it is in force"):
+                attached.resume("rides")
+        else:
+            assert attached.resume("rides") == Controls().as_json()
+        assert process.wait(60) == -9
+    assert told(tmp_path) == (PAUSED if moment == "before" else Controls())
+    with living(tmp_path):
+        if moment == "before":
+            assert held(tmp_path) == []
+            attached.resume("rides")
+        attached.wait_until_held()
+        assert held(tmp_path) == [1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_of_a_flush_whose_run_dies_it_is_not_known_and_what_was_asked_is_done_by_the_next(
+    tmp_path: Path, moment: str
+) -> None:
+    attached = hf.attach(tmp_path / "checkpoint")
+    arrive(tmp_path / "in", "a.json", [{"id": 1}])
+    with living(tmp_path, "flush", moment, "paced") as process:
+        eventually(lambda: held(tmp_path) == [1], within_s=120, what="the first row, which waits for none before")
+        arrive(tmp_path / "in", "b.json", [{"id": 2}])
+        eventually(lambda: attached.status()["sinks"][0]["waiting_rows"] == 1, within_s=120, what="a row that waits")
+        with pytest.raises(InDoubt, match="whether the sinks were asked"):
+            attached.flush()
+        assert process.wait(60) == -9
+    assert held(tmp_path) == [1]
+    with living(tmp_path, 0, "before", "paced"):
+        if moment == "before":
+            attached.flush("table")
+        eventually(lambda: held(tmp_path) == [1, 2], within_s=120, what="the row that waited")
+
+
+@pytest.mark.nightly
+def test_who_waits_learns_that_the_run_is_dead_and_waits_for_the_same_with_the_next(tmp_path: Path) -> None:
+    attached, said = hf.attach(tmp_path / "checkpoint"), list[Any]()
+
+    def wait() -> None:
+        with pytest.raises(Unavailable, match="has ended before it has done what it was told: wait"):
+            attached.wait_until_held(tell=said.append)
+        said.append("dead")
+
+    with living(tmp_path) as process:
+        attached.pause("rides")
+        arrive(tmp_path / "in", "a.json", [{"id": 1}])
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        eventually(lambda: said, what="the token")
+        process.kill()
+        waiting.join(60)
+        assert said[-1] == "dead"
+    arrive(tmp_path / "in", "b.json", [{"id": 2}])
+    with living(tmp_path):
+        attached.resume()
+        attached.wait_until_held(said[0]["token"])
+        assert 1 in held(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ class GivenReader:
     def inspection(self, shard: int | None) -> Inspection:
         return self.said
 
-    def findings(self, shard: int | None) -> Sequence[str]:
-        return self.needs
+    def findings(self, shards: Sequence[int | None]) -> Mapping[int | None, Sequence[str]]:
+        return dict.fromkeys(shards, self.needs)
 
     def boxes(self) -> Sequence[Box]:
         return self.drawn
@@ -77,8 +77,8 @@ class GivenReader:
     def rewind(self, to: str, shard: int | None) -> Sequence[str]:
         return [f"table  5 rows of 2 epochs after epoch {to}: would be withdrawn"]
 
-    def letters(self) -> Sequence[Mapping[str, Any]]:
-        return self.dead
+    def letters(self, shard: int | None) -> Sequence[Mapping[str, Any]]:
+        return [each for each in self.dead if shard is None or each.get("shard") == shard]
 
     def configuration(self) -> Configuration:
         return configuration(Settings())
@@ -200,5 +200,5 @@ def words(**given: Any) -> CommandWords:
         return inspection()
 
     of: dict[str, Any] = {"inspect": said, "findings": nothing, "letters": lambda checkpoint: [], "rewind": nothing}
-    of |= {"replay": lambda checkpoint, names: [*names], "named": lambda checkpoint: []}
+    of |= {"replay": lambda checkpoint, names, shard: [*names], "named": lambda checkpoint: []}
     return CommandWords(**(of | given))

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 
+from hatchling.builders.wheel import WheelBuilder
+
+from holdfast.page import layout
+from holdfast.page.model import Asked
+from tests.crash.processes import ROOT
 from tools.vendor import ASSETS, differing
 
 OWN = ("page.js", "page.css", "icon.svg")
@@ -20,3 +25,12 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
         name: [] for name in OWN
     }
     assert "eval(" not in texts["page.js"]
+
+
+def test_the_wheel_has_all_that_the_page_asks_for() -> None:
+    """As the build backend lists what it packs: nothing is fetched where it is installed."""
+    packed = {each.distribution_path for each in WheelBuilder(str(ROOT)).recurse_included_files()}
+    assert {f"holdfast/page/assets/{path.name}" for path in ASSETS.iterdir()} <= packed
+    asked_for = re.findall(r'(?:href|src)="/(assets/[^"]+)"', layout.document("", Asked(), []))
+    assert len(asked_for) == 5
+    assert {f"holdfast/page/{each}" for each in asked_for} <= packed

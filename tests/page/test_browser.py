@@ -175,7 +175,7 @@ def test_an_epoch_in_doubt_is_read_in_two_clicks(browser: Any) -> None:
 def test_dead_letters_are_replayed_in_two_clicks(browser: Any) -> None:
     replayed: list[str] = []
 
-    def replay(checkpoint: str, names: Any) -> list[str]:
+    def replay(checkpoint: str, names: Any, shard: int | None) -> list[str]:
         replayed.extend(names or ["all"])
         return [*names]
 

@@ -15,11 +15,13 @@ from starlette.testclient import TestClient
 from holdfast.checkpoint.start_history import StartLine
 from holdfast.display.drawing import Box
 from holdfast.errors import Unavailable
+from holdfast.observe.shards import ShardReport
 from holdfast.page import layout
+from holdfast.page.fleet import FleetLine, key_of
 from holdfast.page.guard import ATTEMPTS, Guard
 from holdfast.page.reading import CheckpointReader
 from holdfast.page.server import BODY_MAX, Dashboard
-from holdfast.status import SourceStatus, Wait
+from holdfast.status import ShardStatus, SourceStatus, Wait
 from tests.page.given import NOW_US, GivenReader, behind_a_sink, epoch_lines, graph, in_doubt, letter, story
 
 TOKEN = "correct horse battery"
@@ -245,15 +247,60 @@ def test_no_text_becomes_html(view: str, is_alive: bool) -> None:
     reader.given = reader.given if is_alive else None
     answer = of.get(f"/{view}")
     assert answer.status_code == 200
+    check_markup(answer.text)
+    assert "&lt;img" in answer.text or view == "settings"
+
+
+def check_markup(shown: str) -> None:
+    """Assert that a page has no element, attribute or address that the views do not make."""
     of_page = Markup()
-    of_page.feed(answer.text)
+    of_page.feed(shown)
     assert of_page.tags <= ALLOWED
     assert {name for _, name, _ in of_page.attributes if name.startswith("on") or name == "style"} == set()
     leading = {
         (tag, value) for tag, name, value in of_page.attributes if name in ("href", "src", "action", "data-events")
     }
     assert {each for each in leading if not each[1].startswith("/")} == set()
-    assert "&lt;img" in answer.text or view == "settings"
+
+
+def in_shards(text: str, *, is_alive: bool) -> GivenReader:
+    """Return a pipeline in shards that has a text wherever one can be."""
+    reader = hostile(text)
+    assert reader.given is not None
+    live = (ShardStatus(0, doing=text), ShardStatus(1, "failed", error=text))
+    noted = tuple(ShardReport(shard, 3, generation=2, state=text, error=text, at_us=NOW_US) for shard in range(2))
+    reader.said = replace(reader.said, shards=noted)
+    reader.given = replace(reader.given, shards=live) if is_alive else None
+    reader.dead = [{**each, "shard": 1} for each in reader.dead]
+    return reader
+
+
+@pytest.mark.parametrize("view", [view for view in VIEWS if view != "settings"])
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_no_text_of_a_shard_becomes_html_and_no_secret_of_it_is_shown(view: str, is_alive: bool) -> None:
+    shown = client(in_shards(HOSTILE, is_alive=is_alive), token=TOKEN).get(f"/{view}").text
+    check_markup(shown)
+    assert "&lt;img" in shown
+    secret = in_shards(f"postgresql://app:{SECRET}@db/trips password={SECRET}", is_alive=is_alive)
+    assert SECRET not in client(secret).get(f"/{view}").text
+
+
+def test_no_text_of_a_fleet_becomes_html_and_no_key_of_it_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = f"s3://app:{SECRET}@bucket/trips password={SECRET}"
+    lines = [
+        FleetLine(key_of(text), text, text, "bad", text, 7, 3, text[:8], NOW_US) for text in (HOSTILE, secret, "../..")
+    ]
+    monkeypatch.setattr("holdfast.page.server.fleet_lines", lambda locations: lines)
+    monkeypatch.setattr("holdfast.page.server.find_checkpoints", lambda roots: [line.location for line in lines])
+    fleet = Dashboard(Guard("127.0.0.1"), None, ["root"], lambda at: cast("CheckpointReader", GivenReader(None)))
+    of = TestClient(fleet.app(), base_url="http://localhost", follow_redirects=False)
+    shown = of.get("/").text
+    check_markup(shown)
+    assert "&lt;img" in shown
+    assert SECRET not in shown
+    for key in ("root", "..%2f..%2fetc%2fpasswd", key_of("elsewhere")):
+        assert of.get(f"/at/{key}/").status_code == 404, key
+    assert of.get(f"/at/{key_of('../..')}/").status_code == 200
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from holdfast.checkpoint.start_history import StartLine
+from holdfast.config import Settings
 from holdfast.health import ExpectationStatus
+from holdfast.observe.shards import ShardReport
 from holdfast.page import layout
 from holdfast.page.condition import sentence
 from holdfast.page.model import Asked, Moment
 from holdfast.page.reading import CheckpointReader
-from holdfast.status import Status
+from holdfast.shards.assignment import Assignment
+from holdfast.shards.layout import ShardLayout, record_layout
+from holdfast.status import ShardStatus, Status
+from holdfast.store.local import LocalStore
 from tests.page.given import (
     NOW_US,
     GivenReader,
@@ -25,6 +31,7 @@ from tests.page.given import (
     letter,
     story,
     waiting_key,
+    words,
 )
 
 
@@ -106,6 +113,56 @@ def test_a_run_that_is_gone_shows_what_is_left_of_it_and_what_to_do() -> None:
     assert "password=***" in shown["part-log"]
 
 
+def in_shards(needs: list[str]) -> GivenReader:
+    shards = tuple(ShardReport(shard, 3, generation=shard % 3, state="running", at_us=NOW_US) for shard in range(3))
+    return GivenReader(None, said=inspection(shards=shards), needs=needs)
+
+
+def test_what_is_in_doubt_in_any_shard_is_said_of_the_whole_and_leads_there() -> None:
+    needs = ["! decided, and not known to be published everywhere: epoch 42.", "  Do: start the pipeline again"]
+    shown = parts(in_shards(needs))
+    assert "No run is alive. Shard 1: decided, and not known" in shown["part-condition"]
+    assert "And 1 more." in shown["part-condition"]
+    assert 'href="/sinks?shard=2"' in shown["part-condition"]
+    assert shown["part-findings"].count("Do: start the pipeline again") == 2
+    assert 'href="/?shard=1"' in shown["part-shards"]
+    assert 'href="/?shard=0"' not in shown["part-shards"], "it has never run"
+    assert "last done epoch" not in shown["part-left"]
+
+
+def test_a_shard_that_waits_to_be_started_again_is_not_taken_for_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_layout(LocalStore(str(tmp_path)), ShardLayout(Assignment(2, {"a": 0, "b": 1})))
+    live = replace(
+        behind_a_sink(), shards=(ShardStatus(0, "running"), ShardStatus(1, "waiting", error="no disk\n  Why"))
+    )
+
+    class Attached:
+        def status(self, shard: int | None) -> Any:
+            return (
+                live if shard != 0 else replace(live, shards=())
+            ).as_json()  # as a run answers for one that is not there
+
+    monkeypatch.setattr("holdfast.page.reading.attach", lambda checkpoint: Attached())
+    reader = CheckpointReader(str(tmp_path), words(), Settings())
+    assert reader.status(None) == live
+    assert reader.status(0) is not None
+    assert reader.status(1) is None
+    assert reader.epochs(1) == ()
+    shown = parts(reader, shard=1)
+    assert "Shard 1 does not run, while others may: it is waiting: no disk" in shown["part-condition"]
+    assert "part-numbers" not in shown
+
+
+@pytest.mark.parametrize("view", ["sources", "sinks", "epochs", "state", "starts"])
+def test_what_each_shard_has_of_its_own_is_in_its_own_view(view: str) -> None:
+    shown = parts(in_shards([]), view)
+    assert f'href="/{view}?shard=1"' in shown["part-of-shards"]
+    assert "part-ledger" not in shown
+    assert "part-of-shards" not in parts(in_shards([]), view, shard=1)
+
+
 def test_sinks_say_what_they_hold_and_what_is_in_doubt() -> None:
     shown = parts(GivenReader(behind_a_sink(), said=in_doubt()), "sinks")["part-sink-hourly_table"]
     assert "<dt>holds everything up to epoch</dt><dd>41</dd>" in shown
@@ -161,6 +218,18 @@ def test_dead_letters_are_replayed_by_who_may_and_shown_to_all() -> None:
     told = parts(reader, "letters", form_token="t")
     assert "Replay all 1" in told["part-sum"]
     assert 'value="rides/log/901/0"' in told["part-letters"]
+
+
+def test_dead_letters_of_shards_say_whose_they_are_and_are_replayed_there() -> None:
+    reader = GivenReader(dead=[{**letter(), "shard": 0}, {**letter("rides/log/7/0"), "shard": 1}])
+    told = parts(reader, "letters", form_token="t")
+    assert "Replay all 2" in told["part-sum"]
+    assert 'name="shard"' not in told["part-sum"]
+    assert '<input type="hidden" name="shard" value="1">' in told["part-letters"]
+    of_one = parts(reader, "letters", form_token="t", shard=1)
+    assert "Replay all 1" in of_one["part-sum"]
+    assert 'name="shard" value="1"' in of_one["part-sum"]
+    assert "rides/log/901/0" not in of_one["part-letters"]
 
 
 def test_segments_are_paged_the_one_that_is_most_behind_first() -> None:

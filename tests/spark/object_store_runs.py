@@ -114,9 +114,10 @@ def pipeline_of(place: Place) -> hf.Pipeline:
 
 
 @contextmanager
-def _placed(place: Place, variables: Mapping[str, str]) -> Iterator[None]:
+def placed(scratch: Path, variables: Mapping[str, str]) -> Iterator[None]:
+    """Let scratches be there, and variables be set, for what is done here."""
     before = dict(os.environ)
-    os.environ.update({"HOLDFAST_SPARK_CHECKPOINT": str(place.scratch), **variables})
+    os.environ.update({"HOLDFAST_SPARK_CHECKPOINT": str(scratch), **variables})
     try:
         yield
     finally:
@@ -127,7 +128,7 @@ def _placed(place: Place, variables: Mapping[str, str]) -> Iterator[None]:
 
 def run(place: Place, die: tuple[str, int] | None = None, **variables: str) -> str:
     """Run to the end of the input, or die at a point; return what was said at death."""
-    with _placed(place, variables):
+    with placed(place.scratch, variables):
         if die is not None:
             die_at(*die)
         try:
@@ -139,7 +140,7 @@ def run(place: Place, die: tuple[str, int] | None = None, **variables: str) -> s
 
 def run_for(place: Place, warm: int, epochs: int, idle_s: float, **variables: str) -> dict[str, Any]:
     """Run and feed a file for each epoch; return how many epochs and when, and when it was left without input."""
-    with _placed(place, variables):
+    with placed(place.scratch, variables):
         started = pipeline_of(place).start(checkpoint=place.address, trigger=hf.every("0 s"), master="local[2]")
 
         def feed(first: int, last: int) -> tuple[float, float, int]:
@@ -169,7 +170,7 @@ def command(place: Place, *words: str, **variables: str) -> tuple[int, str]:
         f"pipeline = pipeline_of(Place(Path({str(place.work)!r}), {place.address!r}, {place.kind!r}))\n"
     )
     target = {"TARGET": f"{program}:pipeline"}
-    with _placed(place, variables):
+    with placed(place.scratch, variables):
         done = CliRunner().invoke(app, [*(target.get(word, word) for word in words), "--checkpoint", place.address])
     return done.exit_code, done.output
 
@@ -177,7 +178,7 @@ def command(place: Place, *words: str, **variables: str) -> tuple[int, str]:
 def run_until_asked(place: Place, ask: tuple[str, ...]) -> list[int]:
     """Run a sink that waits for an hour, and a command while it does; return how many rows it held before and after."""
     place.arrive(0, 2)
-    with _placed(place, {}):
+    with placed(place.scratch, {}):
         started = pipeline_of(place).start(checkpoint=place.address, trigger=hf.every("0 s"), master="local[2]")
     try:
         eventually(lambda: _read(started) == 2 * ROWS_EACH)

@@ -64,6 +64,16 @@ def test_the_jvm_says_how_it_encodes_names_of_files(spark: SparkSession) -> None
     assert private.encoding_of_names(spark) == "UTF-8"
 
 
+def test_the_jvm_says_where_its_threads_are(spark: SparkSession) -> None:
+    del spark
+    stacks = private.stacks_of_jvm().strip().split("\n\n")
+    (dispatcher,) = [each for each in stacks if each.startswith('"dispatcher-event-loop-0" ')]
+    state, *frames = dispatcher.splitlines()
+    assert state.rpartition(" ")[2] in ("WAITING", "RUNNABLE", "TIMED_WAITING", "BLOCKED")
+    assert frames[-1].strip().startswith("at java.base")
+    assert all(frame.startswith("    at ") for frame in frames)
+
+
 def test_a_session_is_active_for_a_block(spark: SparkSession) -> None:
     def active() -> Any:
         found = spark._jvm.org.apache.spark.sql.classic.SparkSession.getActiveSession()

@@ -64,6 +64,10 @@ def test_the_stacks_of_a_run_that_hangs_in_a_function_are_in_the_bundle(tmp_path
         assert not any("vulpine8Xq" in text or str(tmp_path) in text for text in files.values())
         workers = [text for name, text in files.items() if name.startswith("stacks/worker-")]
         assert any('File "…", line 12, in …' in text and 'File "holdfast/' in text for text in workers)
+        of_jvm = files["stacks/jvm.txt"]
+        assert "    at org.apache.spark.sql.execution.streaming." in of_jvm
+        assert "    at java.lang.Thread.run(Thread.java:" in of_jvm
+        assert '"stream execution thread for ' in of_jvm
         assert "holdfast-steer" in files["stacks/driver.txt"] or "socketserver.py" in files["stacks/driver.txt"]
         assert json.loads(files["status.json"])["epoch"] == 1
         assert 'holdfast_epoch{pipeline="trips",shard="0"} 1.0' in files["metrics.txt"]

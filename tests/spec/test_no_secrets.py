@@ -179,8 +179,19 @@ def test_what_a_live_run_tells_is_kept_by_the_list_alone(tmp_path: Path) -> None
             "worker 71": 'Thread 0x00007f (most recent call first):\n  File "/x/site-packages/a.py", line 3 in b\n',
         },
     }
+    live["jvm"] = {
+        "jvm": f'"stream execution thread for {ROW} [id = {PASSWORD}]" WAITING\n    at {ROW}.B.run({ROW}.java:3)\n'
+        f'    at app//org.apache.spark.A.b(A.scala:7)\n    {ROW}\n\n"{PATH}" RUNNABLE\n    at java.base/{PATH}\n'
+        f'"Executor task launch worker for task 3.0 in stage 12.0 (TID 4)" RUNNABLE\n'
+        f'"stdout reader for /tmp/driver/python" RUNNABLE\n'
+    }
     files = bundle_files(Evidence(tmp_path, {}, Settings(), live=live))
     assert planted_in(files) == []
+    of_jvm = files["stacks/jvm.txt"].decode()
+    assert "    at org.apache.spark.A.b(A.scala:7)\n" in of_jvm
+    assert '"Executor task launch worker for task 3.0 in stage 12.0 (TID 4)" RUNNABLE' in of_jvm
+    assert '"stream execution thread for … [id = …]" WAITING' in of_jvm
+    assert '"stdout reader for …" RUNNABLE' in of_jvm
     assert json.loads(files["status.json"])["epoch"] == 7
     assert b"of_a_later_version" not in files["status.json"]
     assert b'shard="0",state="running"} 1.0' in files["metrics.txt"]

@@ -89,7 +89,10 @@ def lost_pasts(sources: Sequence[Node], checkpoint: Path, held: Iterable[Held], 
     lost = []
     for node in sources:
         if offers(node.spec, ExplainedSpec) and node.name in known:
-            own = node.spec.explanations(node.name, workspace(checkpoint, node.name), 0)
+            place = workspace(checkpoint, node.name)
+            if node.spec.explanations(node.name, place, known[node.name] - 1):
+                continue  # it has what the sinks know last: no more of a long past is read
+            own = node.spec.explanations(node.name, place, 0)
             # One may be there already: a start that was refused has noted what the log is of.
             if len(own) < known[node.name] and (len(own) <= 1 or not has_begun):
                 lost.append(node)

@@ -175,7 +175,11 @@ def _damage(spark_checkpoint: Path, path: Path, why: str) -> Corrupt:
 
 def logged(spark_checkpoint: Path, log: str) -> list[int]:
     """Return the batches in one of Spark's logs (``offsets``: planned, ``commits``: finished), ascending."""
-    return sorted(int(path.name) for path in (spark_checkpoint / log).glob("[0-9]*") if path.name.isdigit())
+    try:
+        names = os.listdir(spark_checkpoint / log)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def last_logged(spark_checkpoint: Path, log: str) -> int:

@@ -230,6 +230,7 @@ def created_of_all(checkpoint: str, pipeline: str, name: str, settings: Settings
     from holdfast.controller.named_parts import ShardParts
 
     directory = viewed_directory(checkpoint)
+    frame.check_has_spark(directory, "A named checkpoint")
     layout = newest_layout(open_store(str(directory)))
     assert layout is not None
     parts = ShardParts(pipeline, directory, layout, settings)

@@ -13,9 +13,11 @@ import typer
 
 from holdfast.cli import frame, words
 from holdfast.cli.checkpoints import in_shards, listed, listed_of_all
-from holdfast.cli.dead_letters import described, replay
+from holdfast.cli.dead_letters import letters_in, places_of, replay_in
+from holdfast.cli.reset import rewind_preview
 from holdfast.cli.target import load_target
 from holdfast.config import Settings
+from holdfast.controller.shard_targets import targets_of
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.page.beside import PageBeside
@@ -146,15 +148,11 @@ def page_beside(
 
 
 def _letters(checkpoint: str) -> list[dict[str, Any]]:
-    return [
-        letter for store in frame.shard_stores(checkpoint) for letter in described(store, viewed_directory(checkpoint))
-    ]
+    return letters_in(places_of(checkpoint))
 
 
-def _replay(checkpoint: str, names: Sequence[str]) -> list[str]:
-    why = "a start that isolates rows writes the letters too, and would undo what is noted here."
-    frame.check_nobody_runs(frame.inspected(checkpoint, None).owner, why)
-    return [each.name for each in replay(frame.existing_store(checkpoint), viewed_directory(checkpoint), names)]
+def _replay(checkpoint: str, names: Sequence[str], shard: int | None) -> list[str]:
+    return replay_in(places_of(checkpoint, shard), names)
 
 
 def _checkpoint_names(checkpoint: str) -> Sequence[Mapping[str, Any]]:
@@ -164,6 +162,9 @@ def _checkpoint_names(checkpoint: str) -> Sequence[Mapping[str, Any]]:
 def _rewind(graph: Graph, checkpoint: str, to: str, settings: Settings) -> Iterator[str]:
     from holdfast.starts.rewind import Rewinding
 
+    if in_shards(checkpoint):
+        yield from rewind_preview(targets_of(graph, checkpoint), settings, to)
+        return
     directory = viewed_directory(checkpoint)
     frame.check_has_run(checkpoint, graph.name)
     frame.check_has_spark(directory, "A rewind")

@@ -30,7 +30,7 @@ from holdfast.observe.inspection import inspect_checkpoint
 from holdfast.observe.ledgers import lease_report
 from holdfast.ports import Reset, ResettableSpec
 from holdfast.reconcile.stand_ins import can_be_rebuilt
-from holdfast.starts.rewind_target import check_finished
+from holdfast.starts.rewind_target import Rewound, check_finished
 from holdfast.store.paths import open_store, viewed_directory
 from holdfast.store.scratch import address_in
 
@@ -313,10 +313,18 @@ def _rewind_all(
         with frame.log_file(viewed_directory(targets[0].checkpoint), settings, as_json):
             frame.note_start(said)
             found = rewinding.do(to, left_out)
-    begun = [(each, found[each.shard]) for each in targets if each.shard is not None and each.shard in found]
-    lines = [f"{each.prefix}{line}" for each, of in begun for line in words.rewind_lines(each.graph.name, of)]
     shards = {str(shard): inspected_json(of) for shard, of in found.items()}
-    frame.answer({"dry_run": dry_run, "shards": shards}, lines, as_json)
+    frame.answer({"dry_run": dry_run, "shards": shards}, _lines_of_all(targets, found), as_json)
+
+
+def rewind_preview(targets: Sequence[ShardTarget], settings: Settings, to: str) -> list[str]:
+    """Say what a rewind of all shards would do, as its dry run does."""
+    return _lines_of_all(targets, _rewinding(targets, settings, check_nobody_runs=False).plan(to))
+
+
+def _lines_of_all(targets: Sequence[ShardTarget], found: Mapping[int, Rewound]) -> list[str]:
+    begun = [(each, found[each.shard]) for each in targets if each.shard is not None and each.shard in found]
+    return [f"{each.prefix}{line}" for each, of in begun for line in words.rewind_lines(each.graph.name, of)]
 
 
 def _rewinding(targets: Sequence[ShardTarget], settings: Settings, *, check_nobody_runs: bool) -> ShardsRewinding:

@@ -25,6 +25,7 @@ from holdfast.observe.time_indexes import time_index_lines
 from holdfast.observe.transactions import transaction_lines
 from holdfast.ports import Held
 from holdfast.positions import Positions
+from holdfast.shards.naming import shard_of
 from holdfast.starts.behind import ranges_text
 from holdfast.starts.rewind_target import Rewound
 from holdfast.starts.table import ResumeCase, StartWay
@@ -99,7 +100,18 @@ def findings(inspection: Inspection) -> Iterator[str]:
         if inspection.owner.is_alive:
             yield "  Nothing to do: a run is alive and publishes them."
         else:
-            yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + inspection.checkpoint
+            yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + _named(inspection)
+    for each in inspection.shards:
+        if each.in_doubt and each.shard:  # what stands above is of shard 0
+            yield f"! shard {each.shard}: {each.in_doubt} epochs are decided, and not known to be published everywhere."
+            yield f"  Do: start the pipeline again; holdfast inspect --shard {each.shard} has more"
+
+
+def _named(inspection: Inspection) -> str:
+    """Return how a command is given a checkpoint: that of the pipeline, and which shard."""
+    shard = shard_of(inspection.pipeline)[1]
+    whole = inspection.checkpoint.removesuffix(f"/shards/{shard}")
+    return inspection.checkpoint if whole == inspection.checkpoint else f"{whole} --shard {shard}"
 
 
 def behind_lines(inspection: Inspection) -> Iterator[str]:

@@ -9,7 +9,8 @@ from holdfast.graph.graph import Graph
 from holdfast.plan.shard_key import check_declared
 from holdfast.shards.layout import INDEPENDENT, ShardLayout
 from holdfast.shards.naming import SHARDS_MAX
-from holdfast.store.scratch import is_address
+from holdfast.store.local import LocalStore
+from holdfast.store.scratch import ScratchedStore
 
 if TYPE_CHECKING:
     from holdfast.starts.context import StartOptions
@@ -37,12 +38,6 @@ def check_options(asked: StartOptions) -> None:
     """
     compares_one = asked.compares and asked.only_shard is not None
     for is_asked, what, why in (
-        (
-            is_address(asked.checkpoint),
-            "a checkpoint in an object store",
-            "what their sources share is kept in a directory beside such a checkpoint, of which each shard would have "
-            "its own.",
-        ),
         (compares_one, "compare_on_start= of one alone", "a table holds rows of all of them."),
         (
             bool(asked.begins.state),
@@ -55,8 +50,7 @@ def check_options(asked: StartOptions) -> None:
             raise InvalidPipeline(
                 f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
                 why=why,
-                do="leave one of the two out: give the checkpoint a directory; begin with state= as one run; compare "
-                "when all shards are started.",
+                do="leave one of the two out: begin with state= as one run; compare when all shards are started.",
                 pipeline=asked.pipeline.name,
             )
 
@@ -78,6 +72,25 @@ def check_shard(pipeline: str, layout: ShardLayout | None, shard: int) -> ShardL
             pipeline=pipeline,
         )
     return layout
+
+
+def check_scratch(pipeline: str, store: LocalStore | ScratchedStore, shard: int) -> None:
+    """Refuse to run one shard of a checkpoint in an object store over logs that are not those of all shards.
+
+    Raises
+    ------
+    InvalidPipeline
+        Saying where it can run.
+    """
+    if isinstance(store, ScratchedStore) and not store.serves():
+        raise InvalidPipeline(
+            f"shard {shard} cannot run alone over the scratch {store.directory}.",
+            why="the logs of what all shards read are in the scratch with which all were started last, and that is "
+            "another one, or it was lost.",
+            do="give the directory of that one (--spark-checkpoint), if this host sees it; or start all shards here "
+            "once, without --only-shard.",
+            pipeline=pipeline,
+        )
 
 
 def check_key(pipeline: str, layout: ShardLayout | None, by: str) -> None:

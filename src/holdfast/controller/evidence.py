@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.controller import ShardedRun
+from holdfast.spark import private
 from holdfast.spark.launch import stacks
 from holdfast.steer.protocol import Progress
 
@@ -36,6 +37,7 @@ def tell_evidence(run: Run | ShardedRun, runs: Mapping[str, Run | None], tell: P
     """
     parts: dict[str, Callable[[], Any]] = {
         "stacks": _stacks,
+        "jvm": lambda: {"jvm": private.stacks_of_jvm()},
         "status": lambda: run.status().as_json(),
         "metrics": lambda: _metrics(run),
         "stories": lambda: {name: [*_stories(each)] for name, each in runs.items() if each is not None},

@@ -2,7 +2,8 @@
 
 A shard that fails, and waits, learns from nobody that its controller has been replaced.  Its takeover would be the
 newest: it would fence the shard of the controller that goes on, and stop that one with all its shards.  Changes
-nothing.  What is taken over between the look and the takeover is found by the fences, as ever.
+nothing.  What is taken over between the look and the takeover is found by the fences, as ever.  Of a checkpoint in an
+object store it also looks whether the scratch still serves the shards.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from holdfast.commit.owner import noted_owner
 from holdfast.errors import Fenced
 from holdfast.ports import Store
+from holdfast.store.scratch import ScratchedStore
 
 
 @dataclass
@@ -42,6 +44,9 @@ class Rivals:
         Fenced
             Naming the shard that it has taken over.
         """
+        of_pipeline = self.stores[0]
+        if isinstance(of_pipeline, ScratchedStore):
+            of_pipeline.check_serves()
         for shard, store in enumerate(self.stores):
             owner = noted_owner(store)
             if owner.generation > self._generations[shard] and not owner.is_this_process:

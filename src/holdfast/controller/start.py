@@ -14,7 +14,14 @@ import pyarrow as pa
 from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.clock import SystemClock
 from holdfast.controller.beginning import ShardsBeginning
-from holdfast.controller.checks import check_count, check_key, check_options, check_shard, shard_key_of
+from holdfast.controller.checks import (
+    check_count,
+    check_key,
+    check_options,
+    check_scratch,
+    check_shard,
+    shard_key_of,
+)
 from holdfast.controller.comparing import ShardsComparison
 from holdfast.controller.controller import ShardedRun
 from holdfast.controller.kept_shard import KeptShard, ShardWays
@@ -47,7 +54,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.store.paths import checkpoint_directory, open_store
-from holdfast.store.scratch import is_address
+from holdfast.store.scratch import ScratchedStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +81,7 @@ def begin(asked: StartOptions) -> Run:
 def _steered_run(asked: StartOptions) -> Run:
     run = _begin(asked)
     if asked.only_shard is None:
-        listen(run, checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint))
+        listen(run, _directory_of(asked))
     return run
 
 
@@ -85,28 +92,29 @@ def _begin(asked: StartOptions) -> Run:
     if is_one and asked.only_shard is None and not _has_shards(asked):
         return begin_run(_as_one(asked))
     check_options(asked)
-    starts = ShardStarts(asked, checkpoint_directory(asked.checkpoint))
+    starts = ShardStarts(asked, _directory_of(asked))
     return starts.alone(asked.only_shard) if asked.only_shard is not None else cast("Run", starts.all())
 
 
 def _as_one(asked: StartOptions) -> StartOptions:
     """Return what one run is asked for: it looks whether it still is one when it has been taken over."""
-    if is_address(asked.checkpoint):  # such a pipeline runs in no shards
-        return asked
     try:
-        graphs = ShardGraphs(asked.pipeline, checkpoint_directory(asked.checkpoint))
-    except InvalidPipeline:  # nor does it run in shards
+        graphs = ShardGraphs(asked.pipeline, _directory_of(asked))
+    except InvalidPipeline:  # it runs in no shards
         return asked
     return replace(asked, on_takeover=OwnSegments(graphs).check)
 
 
 def _has_shards(asked: StartOptions) -> bool:
     """Return whether the pipeline ran in shards before, as its checkpoint says, or, where it is lost, its sinks."""
-    directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
-    settings = asked.settings
+    directory, settings = _directory_of(asked), asked.settings
     retry = RetryPolicy(settings.retry_attempts, settings.retry_first_s, settings.retry_cap_s)
     found = retry.call(lambda: known_layout(asked.pipeline, directory), lambda error: isinstance(error, Unavailable))
     return found is not None
+
+
+def _directory_of(asked: StartOptions) -> Path:
+    return checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,9 @@ class ShardStarts:
         by = shard_key_of(pipeline)
         graphs = ShardGraphs(pipeline, self.directory)
         store = open_store(str(self.directory))
-        store.prepare()
+        scratch = store if isinstance(store, ScratchedStore) else None
+        if scratch is None:
+            store.prepare()
         comparison = ShardsComparison(graphs, self.directory, self.asked)
         if self.asked.compares:
             comparison.check()
@@ -140,15 +150,19 @@ class ShardStarts:
         lifecycle.set_up()
         try:
             known = layout_there(store, self.directory)
+            if scratch is not None and known is None:
+                scratch.refresh()
             check_key(pipeline.name, known, by)
             begins_with = self._beginning(graphs).first_layout(settings.shards, by)
             first = FirstLayout(graphs, self._rearranging.moving, self._columns)
+            is_first = known is None and not newest_directory(store)
+            layout = first.record(settings.shards or 1, by, begins_with) if is_first else known
+            if scratch is not None:
+                self._let_serve(scratch, graphs, layout)
             if known is not None:
                 self._rewinding(graphs, known).carry_through()
                 if to_open := self._rearranging.to_open:
                     first.open(to_open)
-            elif not newest_directory(store):
-                first.record(settings.shards or 1, by, begins_with)
             self._rearranging.arrange(settings.shards, by)
             layout = Dealing(graphs, store, self._rearranging.moving).layout()
             parts = ShardParts(pipeline.name, self.directory, layout, settings)
@@ -173,10 +187,22 @@ class ShardStarts:
             raise
         return run
 
+    def _let_serve(self, scratch: ScratchedStore, graphs: ShardGraphs, layout: ShardLayout | None) -> None:
+        """Let a scratch serve all shards: restore the logs in it from the sinks of all, unless they are theirs.
+
+        Without a layout they are those of one run, which has taken care of them.
+        """
+        if layout is not None and not scratch.serves():
+            moving = partial(self._rearranging.moving, prepares=False)
+            FirstLayout(graphs, moving, self._columns).restore(layout, scratch.refresh)
+        scratch.serve()
+
     def alone(self, shard: int) -> Run:
         """Start one shard, which the checkpoint must have; its layout is not changed."""
         pipeline = self.asked.pipeline
-        layout = check_shard(pipeline.name, newest_layout(open_store(str(self.directory))), shard)
+        store = open_store(str(self.directory))
+        layout = check_shard(pipeline.name, newest_layout(store), shard)
+        check_scratch(pipeline.name, store, shard)
         self._rearranging.check_finished()
         graphs = ShardGraphs(pipeline, self.directory)
         self._beginning(graphs).check_noted()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -108,6 +108,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         newest = None if newest is None or each.newest is None else {**newest, **each.newest}
     lags = [each.lag_s for each in several if each.lag_s is not None]
     bounds = [each.bound_us for each in several if each.bound_us is not None]
+    limits = [each.limit_rows_per_s for each in several if each.limit_rows_per_s is not None]  # each has its share
     return replace(
         several[0],
         positions=positions,
@@ -115,8 +116,10 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         lag=lag_between(positions, newest),
         rows=sum(each.rows for each in several),
         rejects=sum(each.rejects for each in several),
+        reasons=_reasons(each.reasons for each in several),
         lag_s=max(lags, default=None),
         bound_us=min(bounds, default=None),
+        limit_rows_per_s=sum(limits) if limits else None,
     )
 
 
@@ -137,7 +140,25 @@ def _operator(several: Sequence[OperatorStatus]) -> OperatorStatus:
         counts=counts,
         waits=tuple(waits[:10]),
         waiting_keys=sum(keys) if keys else None,
+        reasons=_reasons(each.reasons for each in several),
     )
+
+
+def _reasons(several: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
+    """Return what became of rows -> reason -> how many, over all shards.
+
+    Examples
+    --------
+    >>> _reasons([{"late": {"below its bound": 2}}, {"late": {"below its bound": 1}, "shed": {"too many": 4}}])
+    {'late': {'below its bound': 3}, 'shed': {'too many': 4}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for each in several:
+        for what, reasons in each.items():
+            counts = found.setdefault(what, {})
+            for reason, count in reasons.items():
+                counts[reason] = counts.get(reason, 0) + count
+    return found
 
 
 def _filter(several: Sequence[FilterStatus]) -> FilterStatus:

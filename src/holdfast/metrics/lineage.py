@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import IntEnum
 from typing import Any, Protocol
 
 from holdfast import __version__
@@ -37,6 +38,14 @@ NAMESPACE = "holdfast"
 PRODUCER = f"https://github.com/holdfast/holdfast/tree/{__version__}"
 
 
+class Derivation(IntEnum):
+    """How a column comes of another, as OpenLineage names it; of several steps the last one here says it."""
+
+    IDENTITY = 0
+    TRANSFORMATION = 1
+    AGGREGATION = 2
+
+
 @dataclass(frozen=True)
 class LineageColumn:
     """Where a column of an output comes from.
@@ -47,13 +56,13 @@ class LineageColumn:
         The input, by its number.
     column : str
         Its column.
-    is_same : bool
+    how : Derivation
         Whether it is passed on as it is.
     """
 
     dataset: int
     column: str
-    is_same: bool
+    how: Derivation = Derivation.IDENTITY
 
 
 @dataclass(frozen=True)
@@ -169,8 +178,7 @@ class LineageRun:
         return {"columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(fields, producer=PRODUCER)}
 
     def _input_field(self, of: LineageColumn, namespace: str) -> column_lineage_dataset.InputField:
-        subtype = "IDENTITY" if of.is_same else "TRANSFORMATION"
-        how = column_lineage_dataset.Transformation("DIRECT", subtype)
+        how = column_lineage_dataset.Transformation("DIRECT", of.how.name)
         return column_lineage_dataset.InputField(*_name_of(self._graph.inputs[of.dataset], namespace), of.column, [how])
 
 

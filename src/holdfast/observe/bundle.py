@@ -267,7 +267,7 @@ def _operator(of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _live(live: Mapping[str, Any], scrub: Scrubber) -> Iterator[tuple[str, str]]:
-    status, stacks, stories = (live.get(name, "") for name in ("status", "stacks", "stories"))
+    status, stacks, jvm, stories = (live.get(name, "") for name in ("status", "stacks", "jvm", "stories"))
     if isinstance(status, Mapping):
         yield "status.json", _pretty(scrub.value(_status(status)))
     if isinstance(stories, Mapping):
@@ -275,6 +275,9 @@ def _live(live: Mapping[str, Any], scrub: Scrubber) -> Iterator[tuple[str, str]]
     if isinstance(stacks, Mapping):
         for name, text in stacks.items():
             yield f"stacks/{scrub.text(name).replace(' ', '-')}.txt", _as_text(scrub.stacks(text.splitlines()))
+    if isinstance(jvm, Mapping):
+        for name, text in jvm.items():
+            yield f"stacks/{scrub.text(name)}.txt", _as_text(scrub.jvm_stacks(text.splitlines()))
     metrics = live.get("metrics", "")
     if metrics.startswith("#"):
         yield "metrics.txt", _as_text(scrub.metrics(metrics.splitlines()))

@@ -44,6 +44,46 @@ _RAISED = re.compile(r"[A-Z]\w*(?:Error|Exception|Warning|InDoubt|Fenced)")
 _FRAME = re.compile(r'^(\s*)File "(.*)", line (\d+),? in (.*)$')
 _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+")
 _HEAD = re.compile(r"^(\d{4}-\d\d-\d\dT[\d:.]+Z) ([A-Z]+) +(\d+) (.*?) ([\w.]+): (.*)$")
+_JVM_THREAD = re.compile(r'^"(.*)" ([A-Z_]+)$')
+_JVM_FRAME = re.compile(
+    r"^    at (?:[\w.@-]*/{1,2})?((?:[\w$]+\.)+[\w$<>/-]+(?:\.[\w$<>]+)*)\(([\w$ ]+(?:\.\w+)?(?::\d+)?)\)$"
+)
+_JVM_CODE = tuple(
+    f"{package}."
+    for package in (
+        *("java", "javax", "jdk", "sun", "com.sun", "scala", "py4j", "org.apache", "org.sparkproject", "io.netty"),
+        *("org.eclipse.jetty", "org.glassfish", "com.fasterxml", "org.rocksdb", "org.slf4j", "org.json4s"),
+    )
+)
+"""How the classes begin that come with Spark."""
+_JVM_WORDS = frozenset(
+    (
+        *("Attach", "Cleaner", "Common", "Destroy", "Dispatcher", "Executor", "Finalizer", "Fork", "Handler", "Java"),
+        *(
+            "Join",
+            "Listener",
+            "Notification",
+            "Pool",
+            "Reference",
+            "Signal",
+            "TID",
+            "Thread",
+            "Timer",
+            "VM",
+            "acceptor",
+        ),
+        *("appStatus", "block", "broadcast", "cleaner", "client", "common", "commonPool", "context", "dispatcher"),
+        *("driver", "element", "event", "exchange", "executorManagement", "files", "heartbeat", "heartbeater", "idle"),
+        *("kafka", "launch", "loop", "manager", "map", "message", "monitor", "netty", "network", "outbox", "output"),
+        *("pool", "producer", "qtp", "reaper", "receiver", "refresh", "result", "rpc", "scheduler", "selector"),
+        *("server", "shared", "shuffle", "spark", "state", "stderr", "stdin", "stdout", "store", "streaming", "task"),
+        *("telemetry", "timeout", "tracking", "worker", "writer"),
+    )
+)
+"""Words of the names that Spark and the JVM give to threads, besides those of Holdfast."""
+_PART, _PATH = re.compile(r"\w+"), re.compile(r"\S*/\S*")
+_NUMBER_OF_THREAD = 4
+"""So many digits a number in such a name may have."""
 _LABEL = re.compile(r'(\w+)="((?:\\.|[^"\\])*)"')
 _KNOWN_LABELS = frozenset({"state", "stage", "direction", "result", "le", "shard"})
 """Labels of metrics whose values are in the code."""
@@ -138,6 +178,35 @@ class Scrubber:
             elif not (is_below_frame and line.startswith("    ")):
                 yield self.text(line)
             is_below_frame = frame is not None or (is_below_frame and line.startswith("    "))
+
+    def jvm_stacks(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield lines of stacks of a JVM: frames of what comes with Spark, and threads by names that these give.
+
+        Examples
+        --------
+        >>> lines = ['"worker of hunter2" RUNNABLE', "    at java.base/java.lang.Thread.run(Thread.java:840)"]
+        >>> [*Scrubber([]).jvm_stacks([*lines, "    at com.acme.Hunter2.run(Hunter2.java:3)"])]
+        ['"worker of …" RUNNABLE', '    at java.lang.Thread.run(Thread.java:840)', '    at …']
+        """
+        for line in lines:
+            if frame := _JVM_FRAME.match(line):
+                yield f"    at {frame[1]}({frame[2]})" if frame[1].startswith(_JVM_CODE) else f"    at {COVER}"
+            elif thread := _JVM_THREAD.match(line):
+                yield f'"{self._thread_name(thread[1])}" {thread[2]}'
+            else:
+                yield self.text(line)
+
+    def _thread_name(self, name: str) -> str:
+        """Return the name of a thread, with its numbers where each word of it is known."""
+        words = [part for part in _PART.findall(name) if not part.isdecimal()]
+        unknown = {word for word in words if word not in known_words() | self._names | _JVM_WORDS}
+
+        def cover_unknown(part: re.Match[str]) -> str:
+            is_number = part[0].isdecimal()
+            is_kept = not unknown and len(part[0]) <= _NUMBER_OF_THREAD if is_number else part[0] not in unknown
+            return part[0] if is_kept else COVER
+
+        return _plain(_PART.sub(cover_unknown, _PATH.sub(COVER, masked(name))))
 
     def metrics(self, lines: Iterable[str]) -> Iterator[str]:
         """Yield lines of a scrape."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.owner import noted_owner
 from holdfast.controller.checks import check_shard
 from holdfast.controller.layouts.graph import ShardGraphs
@@ -41,6 +42,8 @@ class ShardReport:
         The same: why it failed last; empty where it has not.
     at_us : int
         When that was recorded, microseconds of Unix time; 0 where it was not.
+    in_doubt : int
+        Epochs that are decided and not known to be published everywhere; 0 while its process lives, which does that.
     """
 
     shard: int
@@ -54,6 +57,7 @@ class ShardReport:
     restarts: int = 0
     error: str = ""
     at_us: int = 0
+    in_doubt: int = 0
 
 
 def shard_reports(store: Store, checkpoint: str) -> tuple[ShardReport, ...]:
@@ -71,7 +75,8 @@ def shard_reports(store: Store, checkpoint: str) -> tuple[ShardReport, ...]:
     said = {} if record is None else {each["shard"]: each for each in record.shards}
     reports = []
     for shard, count in enumerate(layout.assignment.counts()):
-        owner = noted_owner(open_store(shard_checkpoint(checkpoint, shard)))
+        own = open_store(shard_checkpoint(checkpoint, shard))
+        owner = noted_owner(own)
         known = said.get(shard, {})
         reports.append(
             ShardReport(
@@ -86,6 +91,7 @@ def shard_reports(store: Store, checkpoint: str) -> tuple[ShardReport, ...]:
                 known.get("restarts", 0),
                 known.get("error") or "",
                 0 if record is None or not known else record.at_us,
+                0 if owner.is_alive else sum(each.standing is Standing.OPEN for each in survey(own)),
             )
         )
     return tuple(reports)
@@ -123,6 +129,8 @@ def shard_lines(reports: tuple[ShardReport, ...]) -> Iterator[str]:
         parts.append(f"generation {each.generation or '-'}")
         if each.state:
             parts += [each.state, f"epoch {each.epoch or '-'}", f"{each.rows_total:,} rows"]
+        if each.in_doubt:
+            parts.append(f"{each.in_doubt} epochs in doubt")
         if each.restarts:
             parts.append(f"{each.restarts} restarts")
         yield f"  shard {each.shard:<5} {', '.join(parts)}"

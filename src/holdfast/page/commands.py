@@ -163,7 +163,8 @@ def _checkpoint(run: Attached, values: Values, reader: CheckpointReader, of: Err
 
 def _replay(run: Attached, values: Values, reader: CheckpointReader, of: Errand) -> str:
     del run, of
-    sent = reader.words.replay(reader.checkpoint, _names(values, "letter"))
+    shard = int(values["shard"]) if values.get("shard", "").isdecimal() else None
+    sent = reader.words.replay(reader.checkpoint, _names(values, "letter"), shard)
     return f"{count(len(sent))} dead letters are replayed by the next start."
 
 

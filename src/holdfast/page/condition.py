@@ -51,7 +51,8 @@ def reasons_left(findings: Sequence[str], asked: Asked) -> Iterator[Reason]:
     """Yield what the checkpoint of a run that is gone, and its sinks, ask for."""
     for line in findings:
         if line.startswith("!"):
-            yield Reason("bad", _capital(line[1:].strip()), asked.to("sinks"))
+            where = "" if asked.shard is None else f"shard {asked.shard}: "
+            yield Reason("bad", _capital(where + line[1:].strip()), asked.to("sinks"))
 
 
 def _capital(line: str) -> str:

@@ -10,6 +10,7 @@ from holdfast.page.details import SourceSpan
 from holdfast.page.drawing import CHART_EPOCHS, chart, legend
 from holdfast.page.html import Child, Html, el, facts, join, link, pages, part, table
 from holdfast.page.model import Asked, Moment, Section
+from holdfast.page.shards import each_shard
 from holdfast.page.sinks import is_in_doubt
 from holdfast.page.words import count, items, mark, span, when
 from holdfast.time_use import EpochLine
@@ -24,6 +25,9 @@ _NUMBERS = ("epoch", "rows", "took", "waited before", *_STAGES)
 def epochs(moment: Moment) -> Iterator[Section]:
     """Yield the parts of the view: all epochs, or one."""
     asked = moment.asked
+    if moment.shards:
+        yield each_shard(moment, "Each shard counts its own epochs.")
+        return
     if asked.item:
         yield from _one(moment, int(asked.item))
         return

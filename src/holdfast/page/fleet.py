@@ -18,9 +18,10 @@ from holdfast.page.model import Asked, Level
 from holdfast.page.words import UNKNOWN, count, mark, when
 from holdfast.ports import Store
 from holdfast.shards.layout import newest_layout
+from holdfast.shards.naming import shard_checkpoint
 from holdfast.steer.client import attach
 from holdfast.store import scratch
-from holdfast.store.objects.store import open_objects
+from holdfast.store.objects.store import ObjectStore, open_objects
 from holdfast.store.paths import open_store, viewed_directory
 
 DEPTH = 2
@@ -105,15 +106,15 @@ def _in_objects(root: str) -> Iterator[str]:
     yield from (f"{root.rstrip('/')}/{below}".rstrip("/") for below in _levels(store, "", DEPTH))
 
 
-def _levels(store: Store, prefix: str, depth: int) -> Iterator[str]:
-    """Yield the prefixes below which there is a checkpoint."""
+def _levels(store: ObjectStore, prefix: str, depth: int) -> Iterator[str]:
+    """Yield the prefixes below which there is a checkpoint; what is below one is not listed."""
     if store.get(f"{prefix}identity.json") is not None:
         yield prefix
         return
     if depth:
-        names = {key[len(prefix) :].partition("/")[0] for key in store.keys(prefix) if "/" in key[len(prefix) :]}
-        for name in sorted(names - _OWN):
-            yield from _levels(store, f"{prefix}{name}/", depth - 1)
+        for name in store.directories(prefix):
+            if name not in _OWN:
+                yield from _levels(store, f"{prefix}{name}/", depth - 1)
 
 
 def fleet_lines(locations: Sequence[str]) -> list[FleetLine]:
@@ -131,9 +132,12 @@ def _line(location: str) -> FleetLine:
         inspection = inspect_checkpoint(location, store, directory)
         layout, owner = newest_layout(store), noted_owner(store)
         of = inspection.state
-        told: tuple[Level, str] = _condition(owner, of, len(inspection.open_epochs), live)
+        others = range(1, 0 if layout is None or live is not None else layout.shard_count)
+        in_doubt = len(inspection.open_epochs) + sum(_in_doubt(shard_checkpoint(location, each)) for each in others)
+        told: tuple[Level, str] = _condition(owner, of, in_doubt, live)
         shards = f", {layout.shard_count} shards" if layout is not None else ""
-        epoch = max([inspection.last_done, *(heads.finished for heads in inspection.spark)])
+        # Each shard has epochs of its own.
+        epoch = 0 if shards else max([inspection.last_done, *(heads.finished for heads in inspection.spark)])
         return FleetLine(
             key,
             location,
@@ -148,6 +152,12 @@ def _line(location: str) -> FleetLine:
     except Exception as error:  # whatever it is: the other pipelines are shown
         what = error.what if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         return FleetLine(key, location, "", "bad", f"cannot be read: {what}")
+
+
+def _in_doubt(location: str) -> int:
+    """Return how many epochs of a shard are decided, and not known to be published."""
+    directory = viewed_directory(location)
+    return len(inspect_checkpoint(location, open_store(str(directory)), directory).open_epochs)
 
 
 class LiveLine(NamedTuple):

@@ -109,13 +109,11 @@ def _name(at: int, key: str, asked: Asked) -> Html:
 
 
 def _shard(moment: Moment) -> Html | None:
-    asked, status = moment.asked, moment.status
+    asked = moment.asked
     if asked.shard is not None:
         whole = replace(asked, shard=None)
         return el("span", f"shard {asked.shard} ", link("all", whole.to()))
-    if status is not None and status.shards:
-        return el("span", f"{len(status.shards)} shards")
-    return None
+    return el("span", f"{len(moment.shards)} shards") if moment.shards else None
 
 
 def message(title: str, inside: Sequence[Child], asked: Asked) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -105,9 +105,27 @@ class Moment:
         return self.reader.inspection(self.asked.shard)
 
     @cached_property
-    def findings(self) -> Sequence[str]:
-        """What needs attention."""
-        return self.reader.findings(self.asked.shard)
+    def shards(self) -> Sequence[int]:
+        """The shards, where a pipeline in some is shown as a whole: those that have run."""
+        if self.asked.shard is not None:
+            return ()
+        if self.status is not None:
+            return [each.shard for each in self.status.shards]
+        return [each.shard for each in self.inspection.shards if each.generation]
+
+    @cached_property
+    def findings(self) -> Mapping[int | None, Sequence[str]]:
+        """What needs attention, by shards; None is the pipeline, or the shard that is asked for."""
+        return self.reader.findings(self.shards or [self.asked.shard])
+
+    @property
+    def finding_lines(self) -> Sequence[str]:
+        """The same in lines."""
+        found = []
+        for shard, said in self.findings.items():
+            found += [f"shard {shard}"] if self.shards and said else []
+            found += said
+        return found
 
     @cached_property
     def epochs(self) -> Sequence[EpochLine]:

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.display.drawing import Box
-from holdfast.observe.inspection import Inspection
 from holdfast.page.condition import reasons_left, reasons_of, sentence
 from holdfast.page.drawing import drawing
 from holdfast.page.html import Child, Html, el, facts, join, lines, link, table
-from holdfast.page.model import Asked, Level, Moment, Reason, Section
+from holdfast.page.model import Level, Moment, Reason, Section
+from holdfast.page.shards import live_shards, noted_shards
 from holdfast.page.steering import run_forms, sample_form
 from holdfast.page.words import UNKNOWN, count, items, mark, percent, rate, span, when
 from holdfast.status import Status
@@ -26,9 +26,11 @@ def now(moment: Moment) -> Iterator[Section]:
     level, told, reasons = condition(moment)
     yield Section("condition", "", _condition(level, told, reasons))
     if status is None:
-        yield Section("left", "What is left of it", _remains(moment.inspection, moment))
-        if moment.findings:
-            yield Section("findings", "What to do", lines(moment.findings))
+        yield Section("left", "What is left of it", _remains(moment))
+        if moment.finding_lines:
+            yield Section("findings", "What to do", lines(moment.finding_lines))
+        if moment.shards:
+            yield Section("shards", "Shards", noted_shards(moment.inspection.shards, asked, moment.now_us))
         if tail := moment.reader.log_tail():
             yield Section("log", "The end of its log", lines(tail, class_="log"))
         yield from _graph(moment, None)
@@ -36,7 +38,7 @@ def now(moment: Moment) -> Iterator[Section]:
     yield Section("numbers", "Now", _numbers(status, moment.now_us))
     yield from _graph(moment, status)
     if status.shards:
-        yield Section("shards", "Shards", _shards(status, asked))
+        yield Section("shards", "Shards", live_shards(status.shards, asked))
     if status.time is not None:
         yield Section("time", "Where the time goes", _time(status.time))
     if asked.form_token:
@@ -50,8 +52,22 @@ def condition(moment: Moment) -> tuple[Level, str, Sequence[Reason]]:
     if status is not None:
         reasons = [*reasons_of(status, moment.asked, moment.now_us)]
         return (*sentence(status, None, reasons), reasons)
-    reasons = [*reasons_left(moment.findings, moment.asked)]
+    if (waiting := _of_shard(moment)) is not None:
+        return waiting.level, waiting.what, [waiting]
+    of = {shard: replace(moment.asked, shard=shard) if moment.shards else moment.asked for shard in moment.findings}
+    reasons = [reason for shard, said in moment.findings.items() for reason in reasons_left(said, of[shard])]
     return (*sentence(None, moment.inspection, reasons), reasons)
+
+
+def _of_shard(moment: Moment) -> Reason | None:
+    """Return why a shard does not run while others of a live run do; None where that is not so."""
+    shard = moment.asked.shard
+    whole = moment.reader.status(None) if shard is not None else None
+    found = next((each for each in whole.shards if each.shard == shard), None) if whole is not None else None
+    if found is None:
+        return None
+    why = found.error.splitlines()[0] if found.error else found.doing
+    return Reason("bad", f"Shard {shard} does not run, while others may: it is {found.state}{why and f': {why}'}")
 
 
 def _condition(level: Level, told: str, reasons: Sequence[Reason]) -> Html:
@@ -82,8 +98,11 @@ def _numbers(status: Status, now_us: int) -> Html:
     )
 
 
-def _remains(inspection: Inspection, moment: Moment) -> Html:
+def _remains(moment: Moment) -> Html:
+    inspection, shards = moment.inspection, moment.shards
+    looked_at: Sequence[int | None] = shards or [moment.asked.shard]
     owner, state = inspection.owner, inspection.state
+    in_doubt = sum(len(moment.reader.inspection(each).open_epochs) for each in looked_at)
     gone = {True: "alive, but it does not listen here", False: "gone", None: "on another host"}[owner.is_alive]
     supervisor: Mapping[str, Child] = {}
     if inspection.supervisor is not None:
@@ -91,13 +110,13 @@ def _remains(inspection: Inspection, moment: Moment) -> Html:
         supervisor = {"last restart": f"number {restarts}: the run {inspection.supervisor.get('why', '')}"}
     return facts(
         {
-            "last done epoch": count(inspection.last_done or None),
-            "in doubt": count(len(inspection.open_epochs)),
-            "generation": count(owner.generation),
+            "last done epoch": None if shards else count(inspection.last_done or None),
+            "in doubt": count(in_doubt),
+            "generation": None if shards else count(owner.generation),
             "its process": f"{owner.pid} on {owner.host}, {gone}" if owner.generation else None,
             "taken over": when(owner.at_us, moment.now_us) if owner.generation else None,
             "last noted": None if state is None else when(state.at_us, moment.now_us),
-            "limited by": None if state is None or state.time is None else state.time.limited_by or None,
+            "limited by": None if shards or state is None or state.time is None else state.time.limited_by or None,
             **supervisor,
         }
     )
@@ -152,23 +171,6 @@ def _trouble(status: Status) -> dict[str, str]:
     found = {source.name: "minor" for source in status.sources if source.is_paused or source.rejects}
     found |= {operator.name: "minor" for operator in status.operators if operator.waits}
     return found | {sink.name: "bad" for sink in status.sinks if status.waits_for and sink.name in status.waits_for}
-
-
-def _shards(status: Status, asked: Asked) -> Html:
-    rows: list[Sequence[Child]] = [
-        (
-            link(f"{each.shard}", asked.to(shard=each.shard)),
-            mark("bad" if each.state in ("waiting", "failed") else "good", each.state),
-            count(each.epoch),
-            count(each.lag),
-            rate(each.rows_per_s),
-            count(each.restarts),
-            each.doing if each.error is None else each.error.splitlines()[0],
-        )
-        for each in status.shards
-    ]
-    columns = ("shard", "state", "epoch", "lag", "rows a second", "restarts", "doing")
-    return table(columns, rows, numbers=("epoch", "lag", "rows a second", "restarts"))
 
 
 def _time(use: TimeUse) -> Html:

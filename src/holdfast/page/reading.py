@@ -10,6 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,12 +26,14 @@ from holdfast.display.drawing import Box, boxes_of
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node
-from holdfast.observe.audit_report import AuditReport, audit_report
+from holdfast.observe.audit_report import AuditReport, audit_report, summed_audit
 from holdfast.observe.inspection import Inspection
 from holdfast.observe.logs import FILE_NAME
 from holdfast.observe.reading import Configuration, configuration
 from holdfast.page.details import PLACES_MAX, EpochDetails, SourceSpan, StoryLine
+from holdfast.ports import Store
 from holdfast.positions import SourcePositions
+from holdfast.shards.layout import newest_layout
 from holdfast.shards.naming import shard_checkpoint, sources_place
 from holdfast.starts.restore import all_steps
 from holdfast.status import Status
@@ -40,6 +43,9 @@ from holdfast.store.paths import open_store, viewed_directory
 from holdfast.time_use import EPOCHS_LISTED, EpochLine
 
 T = TypeVar("T")
+
+AT_ONCE = 16
+"""How many shards are looked at, at the same time."""
 
 LIVE_S, LOOK_S = 0.5, 5.0
 """For how long an answer of the run, and one of checkpoint and sinks, is shown again."""
@@ -62,9 +68,9 @@ class CommandWords:
     findings : callable
         Says what needs attention in that.
     letters : callable
-        (checkpoint) -> the dead letters.
+        (checkpoint) -> the dead letters, of all shards.
     replay : callable
-        (checkpoint, names) -> which are replayed by the next start; refused while a run is alive.
+        (checkpoint, names, shard or None) -> which are replayed by the next start; refused while a run is alive.
     named : callable
         (checkpoint) -> the named checkpoints.
     rewind : callable
@@ -74,7 +80,7 @@ class CommandWords:
     inspect: Callable[[str, Graph | None], Inspection]
     findings: Callable[[Inspection], Iterator[str]]
     letters: Callable[[str], Sequence[Mapping[str, Any]]]
-    replay: Callable[[str, Sequence[str]], Sequence[str]]
+    replay: Callable[[str, Sequence[str], int | None], Sequence[str]]
     named: Callable[[str], Sequence[Mapping[str, Any]]]
     rewind: Callable[[Graph, str, str, Settings], Iterator[str]]
 
@@ -143,7 +149,7 @@ class CheckpointReader:
     # --- the live run -----------------------------------------------------------------------------------------------
 
     def status(self, shard: int | None) -> Status | None:
-        """Return the status of the live run; None where there is none."""
+        """Return the status of the live run, or of one of its shards; None where there is none, or it does not run."""
         return self._answers.get(("status", shard), LIVE_S, lambda: self._status(shard))
 
     def _status(self, shard: int | None) -> Status | None:
@@ -151,6 +157,8 @@ class CheckpointReader:
             found = records.read(Status, attach(self.checkpoint).status(shard))
         except (Unavailable, OSError):
             return None
+        if shard is not None and found.shards:
+            return None  # the answer is of the whole: this shard is between two runs
         counts = {source.name: source.rows for source in found.sources} | {sink.name: sink.rows for sink in found.sinks}
         self._counts.setdefault(shard, deque(maxlen=100)).append((time.monotonic(), counts))
         return found
@@ -192,14 +200,16 @@ class CheckpointReader:
         """Return what checkpoint and sinks say."""
         return self._answers.get(("inspection", shard), LOOK_S, lambda: self.words.inspect(*self._of(shard)))
 
-    def findings(self, shard: int | None) -> Sequence[str]:
-        """Return what needs attention in that, in lines."""
-        return [*self.words.findings(self.inspection(shard))]
+    def findings(self, shards: Sequence[int | None]) -> Mapping[int | None, Sequence[str]]:
+        """Return what needs attention in that, in lines, of each of some shards; None: of the pipeline."""
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-look") as threads:
+            said = threads.map(lambda shard: [*self.words.findings(self.inspection(shard))], shards)
+            return dict(zip(shards, said, strict=True))
 
     def audit(self, shard: int | None) -> AuditReport:
-        """Return the rows of each node."""
+        """Return the rows of each node, of one shard or of all."""
         return self._answers.get(
-            ("audit", shard), LOOK_S, lambda: audit_report(open_store(str(self._directory(shard))))
+            ("audit", shard), LOOK_S, lambda: summed_audit([audit_report(each) for each in self._stores(shard)])
         )
 
     def starts(self, shard: int | None) -> Sequence[StartLine]:
@@ -221,9 +231,10 @@ class CheckpointReader:
             )
         return [*self.words.rewind(graph, checkpoint, to, self.settings)]
 
-    def letters(self) -> Sequence[Mapping[str, Any]]:
-        """Return the dead letters."""
-        return self._answers.get("letters", LOOK_S, lambda: self.words.letters(self.checkpoint))
+    def letters(self, shard: int | None) -> Sequence[Mapping[str, Any]]:
+        """Return the dead letters: of one shard, or of all."""
+        found = self._answers.get("letters", LOOK_S, lambda: self.words.letters(self.checkpoint))
+        return [each for each in found if shard is None or each.get("shard") == shard]
 
     def boxes(self) -> Sequence[Box]:
         """Return the graph: of the target, else as the checkpoint has it."""
@@ -269,6 +280,8 @@ class CheckpointReader:
         return EpochDetails(self._story(epoch, shard), spans, None if step is None else step.ended.batch_us)
 
     def _story(self, epoch: int, shard: int | None) -> tuple[StoryLine, ...]:
+        if self.status(shard) is None:
+            return ()
         try:
             said = attach(self.checkpoint).story(epoch, shard)
         except (HoldfastError, OSError):
@@ -307,6 +320,14 @@ class CheckpointReader:
 
         graph, checkpoint = of_shard(self.graph, self.checkpoint, shard)
         return checkpoint, graph
+
+    def _stores(self, shard: int | None) -> list[Store]:
+        """Return the checkpoint of a shard, or those of all that the pipeline has, or has had."""
+        own = open_store(str(self._directory(shard)))
+        layout = newest_layout(own) if shard is None else None
+        if layout is None:
+            return [own]
+        return [open_store(str(self._directory(each))) for each in range(layout.highest_count)]
 
     def _directory(self, shard: int | None) -> Path:
         return viewed_directory(self.checkpoint if shard is None else shard_checkpoint(self.checkpoint, shard))

@@ -11,6 +11,7 @@ from holdfast.observe.inspection import Answer, SinkReport
 from holdfast.observe.transactions import transaction_lines
 from holdfast.page.html import Child, Html, el, facts, join, lines, link, table
 from holdfast.page.model import Asked, Moment, Section
+from holdfast.page.shards import each_shard
 from holdfast.page.words import UNKNOWN, count, items, mark, percent, rate, span, when
 from holdfast.status import SinkStatus
 
@@ -24,15 +25,26 @@ def sinks(moment: Moment) -> Iterator[Section]:
     status, asked = moment.status, moment.asked
     if status is not None:
         yield Section("publish", "This run", _publishing(moment))
+    if moment.shards:
+        yield each_shard(
+            moment, "What the sinks hold is asked of each shard, which has epochs and a ledger of its own."
+        )
+        yield from _attention(moment)
+        return
     reports = moment.inspection.sinks
     for report in reports:
         yield Section(f"sink-{report.name}", f"What {report.name} says", _report(report, asked))
     if not reports:
         said = "Sinks are asked where the target is known: holdfast dashboard TARGET --checkpoint DIR."
         yield Section("unasked", "What they say", el("p", said, class_="empty"))
-    if moment.findings:
-        yield Section("findings", "What needs attention", lines(moment.findings))
-    yield Section("audit", "Do the rows add up?", lines(audit_lines(moment.reader.audit(asked.shard))))
+    yield from _attention(moment)
+
+
+def _attention(moment: Moment) -> Iterator[Section]:
+    # A live run in shards says in its status what is in doubt: the sinks of all of them are not asked for it.
+    if (moment.status is None or not moment.shards) and moment.finding_lines:
+        yield Section("findings", "What needs attention", lines(moment.finding_lines))
+    yield Section("audit", "Do the rows add up?", lines(audit_lines(moment.reader.audit(moment.asked.shard))))
 
 
 def _publishing(moment: Moment) -> Html:

@@ -8,6 +8,7 @@ from holdfast.display.tables import rejects_text
 from holdfast.observe.inspection import SegmentReport
 from holdfast.page.html import Child, Html, el, join, link, pages, part, table
 from holdfast.page.model import Asked, Moment, Section
+from holdfast.page.shards import each_shard
 from holdfast.page.steering import source_forms
 from holdfast.page.words import UNKNOWN, count, items, mark, rate, span, when
 from holdfast.positions import Position
@@ -19,6 +20,9 @@ _NUMBERS = ("rows", "rows a second", "left to read", "behind for", "rejected", "
 def sources(moment: Moment) -> Iterator[Section]:
     """Yield the parts of the view: all sources, or the segments of one."""
     status, asked = moment.status, moment.asked
+    if status is None and moment.shards:
+        yield each_shard(moment, "The checkpoint of each shard says how far it has read its segments.")
+        return
     if asked.item:
         yield Section("segments", f"Source {asked.item}", _segments(moment, asked.item))
         if status is not None and (why := _rejects(status, asked.item)):

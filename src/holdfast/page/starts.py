@@ -9,6 +9,7 @@ from holdfast.display.tables import size_text
 from holdfast.errors import HoldfastError
 from holdfast.page.html import Child, Html, el, facts, join, lines, link, table
 from holdfast.page.model import Asked, Moment, Section
+from holdfast.page.shards import each_shard
 from holdfast.page.words import count, mark, span, when
 from holdfast.status import CheckpointStatus
 
@@ -19,7 +20,10 @@ def starts(moment: Moment) -> Iterator[Section]:
     if asked.item:
         yield Section("rewind", f"A rewind to {asked.item} would do this", _rewind(moment))
         return
-    yield Section("starts", "Starts", _starts(moment))
+    if moment.shards:
+        yield each_shard(moment, "Each shard is started by itself, also when one alone has failed.")
+    else:
+        yield Section("starts", "Starts", _starts(moment))
     status = moment.status
     if status is not None and status.checkpoints is not None:
         yield Section("snapshots", "Snapshots of this run", _snapshots(status.checkpoints, moment.now_us))
@@ -27,6 +31,8 @@ def starts(moment: Moment) -> Iterator[Section]:
         "named", "Named checkpoints", _names(moment.reader.checkpoint_names(asked.shard), asked, moment.now_us)
     )
     yield Section("elsewhere", "What would a rewind withdraw?", _ask(asked))
+    if moment.shards:
+        return
     heads = [(h.directory, count(h.planned or None), count(h.finished or None)) for h in moment.inspection.spark]
     yield Section(
         "directories",
@@ -105,9 +111,8 @@ def _rewind(moment: Moment) -> Html:
         said = moment.reader.rewind(asked.item, asked.shard)
     except HoldfastError as error:
         return join([failure(error), back])
-    return join(
-        [lines(said), el("p", "To do it: holdfast rewind TARGET --to … on the command line.", class_="small"), back]
-    )
+    shard = "" if asked.shard is None else f"--shard {asked.shard} "
+    return join([lines(said), el("p", f"To do it: holdfast rewind TARGET {shard}--to …", class_="small"), back])
 
 
 def failure(error: HoldfastError) -> Html:

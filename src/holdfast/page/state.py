@@ -8,6 +8,7 @@ from holdfast.display.tables import size_text
 from holdfast.health import ExpectationStatus
 from holdfast.page.html import Child, Html, el, join, pages, part, table
 from holdfast.page.model import Moment, Section
+from holdfast.page.shards import each_shard
 from holdfast.page.words import UNKNOWN, count, items, mark, percent, when
 from holdfast.status import OperatorStatus, Wait
 
@@ -17,6 +18,9 @@ _NUMBERS = ("rows", "size", "waiting rows", "late", "shed")
 def state(moment: Moment) -> Iterator[Section]:
     """Yield the parts of the view."""
     status = moment.status
+    if status is None and moment.shards:
+        yield each_shard(moment, "Each shard keeps the state of its own keys.")
+        return
     report = None if status is not None else moment.inspection.state
     operators = status.operators if status is not None else () if report is None else report.operators
     noted = (

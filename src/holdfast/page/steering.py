@@ -25,7 +25,7 @@ def form(command: str, label: str, asked: Asked, *inputs: Child, danger: bool = 
     danger : bool
         Whether it ends the run.
     **hidden : str
-        What is sent besides.
+        What is sent besides, unless it is empty.
     """
     kept = {
         **hidden,
@@ -34,7 +34,7 @@ def form(command: str, label: str, asked: Asked, *inputs: Child, danger: bool = 
     }
     return el(
         "form",
-        *(el("input", type="hidden", name=name, value=value) for name, value in kept.items()),
+        *(el("input", type="hidden", name=name, value=value) for name, value in kept.items() if value),
         *inputs,
         el("button", label, type="submit", class_="danger" if danger else None),
         method="post",

@@ -1,14 +1,17 @@
 """The data sets of a pipeline, and which column of a sink is made of which columns of its sources.
 
-Columns are followed through operators that pass them on, and through the expressions of ``select``.  What a function of
-the user computes, an aggregate, a statement or a flow is not followed: it has no lineage, rather than a wrong one.
+Columns are followed through operators that pass them on, the expressions of ``select``, aggregates, joins and look-ups,
+as these are declared.  It is said of what values a value is made; not by which keys, times and conditions rows were
+chosen, nor what is counted where no column is.  What a function of the user computes, a statement, ``sync`` or a flow
+is not followed: it has no lineage, rather than a wrong one.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -16,12 +19,23 @@ import pyarrow as pa
 from holdfast.expressions.text import Item, item_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode
-from holdfast.metrics.lineage import LineageColumn, LineageDataset, LineageGraph
+from holdfast.metrics.lineage import Derivation, LineageColumn, LineageDataset, LineageGraph
+from holdfast.operators.aggregate.accumulate import Accumulate
+from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.open import END
+from holdfast.operators.aggregate.spec import Aggregation
+from holdfast.operators.join.rules import LEFT, RIGHT, right_names
+from holdfast.operators.join.spec import Join
+from holdfast.operators.lookup.as_of import AsOfLookup
+from holdfast.operators.row_id import RowIdOfColumns
 from holdfast.operators.select import Select
 from holdfast.plan.derived_part import sink_schemas
 
-_PASS_ON = frozenset({"filter", "split", "clip", "distinct", "union", "row_id", "order", "limit"})
-"""Kinds whose columns are those of their inputs, under their names."""
+_PASS_ON = frozenset(
+    {"filter", "split", "clip", "expect", "unmet", "distinct", "limit_in_flight", "union", "row_id", "lookup"}
+)
+"""Kinds whose columns are those of their inputs, under their names; what a table of ``lookup`` adds is no source's."""
 
 Columns = Mapping[str, frozenset[LineageColumn]]
 """A column, in lower case -> what it is made of."""
@@ -42,13 +56,25 @@ def lineage_of(pipeline: Graph) -> LineageGraph:
 def _source(number: int, node: Node) -> Columns:
     schema: pa.Schema | None = node.source_spec.schema
     names = () if schema is None else schema.names
-    return {name.lower(): frozenset({LineageColumn(number, name, True)}) for name in names}
+    return {name.lower(): frozenset({LineageColumn(number, name)}) for name in names}
 
 
 def _operator(node: Node, known: Mapping[Node, Columns]) -> Columns:
     before = [known[each] for each in node.inputs]
-    if isinstance(node.spec, Select):
-        return _of_select([item_of(text) for text in node.spec.items], before[0])
+    match node.spec:
+        case Select() as spec:
+            return _of_select([item_of(text) for text in spec.items], before[0])
+        case Aggregation() as spec:
+            return _of_aggregation(spec, before[0])
+        case Accumulate() as spec:
+            return {**before[0], **_of_aggregates(spec.aggregates, before[0])}
+        case Join() as spec:
+            return _of_join(spec, node, before)
+        case AsOfLookup() as spec:
+            return _of_look_up(spec, node, before)
+        case RowIdOfColumns() as spec:
+            made_of = _derivation([*spec.columns, *filter(None, [spec.timestamp])], before[0])
+            return {**before[0], **({spec.into.lower(): made_of} if made_of else {})}
     if node.kind not in _PASS_ON:
         return {}
     names = set.intersection(*(set(each) for each in before)) if before else set()
@@ -61,21 +87,67 @@ def _of_select(items: Sequence[Item], before: Columns) -> Columns:
         if item.is_star:
             found |= {name: of for name, of in before.items() if name not in item.excluded}
         elif item.names is not None and len(item.names) == 1:
-            reads = [name.lower() for name in item.reads]
-            if reads and all(name in before for name in reads):
-                of = frozenset().union(*(before[name] for name in reads))
-                found[item.names[0].lower()] = of if item.source is not None else frozenset(map(_not_same, of))
+            how = Derivation.TRANSFORMATION if item.source is None else Derivation.IDENTITY
+            if made_of := _derivation(item.reads, before, how):
+                found[item.names[0].lower()] = made_of
     return found
 
 
-def _not_same(of: LineageColumn) -> LineageColumn:
-    return LineageColumn(of.dataset, of.column, False)
+def _of_aggregation(spec: Aggregation, before: Columns) -> Columns:
+    found = {name.lower(): before[name.lower()] for name in spec.by if name.lower() in before}
+    if spec.is_by_time and spec.timestamp is not None and (made_of := _derivation([spec.timestamp], before)):
+        found |= {START: made_of, END: made_of}
+    return {**found, **_of_aggregates(spec.aggregates, before)}
+
+
+def _of_aggregates(aggregates: Iterable[tuple[str, Aggregate]], before: Columns) -> Columns:
+    made = {name.lower(): [] if one.column is None else [one.column] for name, one in aggregates}
+    found = {name: _derivation(columns, before, Derivation.AGGREGATION) for name, columns in made.items()}
+    return {name: made_of for name, made_of in found.items() if made_of}
+
+
+def _of_join(spec: Join, node: Node, before: Sequence[Columns]) -> Columns:
+    """Return the columns of pairs; a row of right alone has its own key."""
+    (left, right), (mine, other) = before, (each.columns for each in node.inputs)
+    if spec.how in ("semi", "anti"):
+        return left
+    if mine is None or other is None:
+        return {}
+    found = dict(left)
+    if spec.how in ("right", "full"):
+        keys = [name.lower() for name in spec.on]
+        found |= {key: left[key] | right[key] for key in keys if key in left and key in right}
+        found = {name: of for name, of in found.items() if name not in keys or name in right}
+    names = right_names([*mine], [*other], [*spec.on], spec.suffix, spec.timestamp)
+    found |= {after.lower(): right[name.lower()] for name, after in names.items() if name.lower() in right}
+    times = [_derivation([spec.times[side]], of) for side, of in zip((LEFT, RIGHT), before, strict=True)]
+    return {**found, spec.timestamp.lower(): frozenset().union(*times)} if all(times) else found
+
+
+def _of_look_up(spec: AsOfLookup, node: Node, before: Sequence[Columns]) -> Columns:
+    main, table = before
+    if spec.how in ("semi", "anti"):
+        return main
+    there = node.inputs[1].columns or ()
+    plain = [(name, name) for name in there if name not in (*spec.by, spec.times[1])]
+    pairs = plain if spec.columns is None else spec.columns
+    return {**main, **{name.lower(): table[of.lower()] for name, of in pairs if of.lower() in table}}
+
+
+def _derivation(
+    columns: Iterable[str], before: Columns, how: Derivation = Derivation.TRANSFORMATION
+) -> frozenset[LineageColumn]:
+    """Return what is made of some columns; nothing where one of them is not known, or there is none."""
+    of = [before.get(name.lower(), frozenset()) for name in columns]
+    if not of or not all(of):
+        return frozenset()
+    return frozenset(replace(each, how=max(each.how, how)) for several in of for each in several)
 
 
 def _output(pipeline: str, sink: SinkNode, schema: pa.Schema | None, known: Mapping[Node, Columns]) -> LineageDataset:
     made = _dataset(pipeline, sink, schema)
     columns = known.get(sink.inputs[0], {})
-    names = {name.lower(): name for name in (sink.inputs[0].columns or (schema.names if schema is not None else ()))}
+    names = {name.lower(): name for name in (sink.inputs[0].columns or () if schema is None else schema.names)}
     order = {
         names[name]: tuple(sorted(of, key=lambda each: (each.dataset, each.column)))
         for name, of in columns.items()

@@ -135,6 +135,23 @@ def active_context() -> SparkContext | None:
     return SparkContext._active_spark_context
 
 
+def stacks_of_jvm() -> str:
+    """Return where each thread of the JVM of this process is; empty where it has none.
+
+    Seen in 4.3: ``SparkContext._jvm``.  If it goes: leave this out of a support bundle.
+    """
+    if (jvm := SparkContext._jvm) is None:
+        return ""
+    text = jvm.java.io.StringWriter()
+    printer = jvm.java.io.PrintWriter(text)
+    for thread in jvm.java.lang.Thread.getAllStackTraces().keySet().toArray():
+        # A throwable prints a stack with one call; asked for, each frame would be some.
+        stack = jvm.java.lang.Throwable(f'"{" ".join(thread.getName().split())}" {thread.getState()}')
+        stack.setStackTrace(thread.getStackTrace())
+        stack.printStackTrace(printer)
+    return str(text.toString()).replace("java.lang.Throwable: ", "\n").replace("\t", "    ")
+
+
 def encoding_of_names(session: SparkSession) -> str:
     """Return how the JVM encodes names of files: its ``sun.jnu.encoding`` (seen in 4.3: ``SparkSession._jvm``)."""
     return str(session._jvm.java.lang.System.getProperty("sun.jnu.encoding"))

@@ -231,7 +231,7 @@ class Attached:
         return {"rows": rows, "epochs": self._call("sample", note, arguments=arguments)["epochs"]}
 
     def support(self) -> Said:
-        """Return what a support bundle has of the run: ``stacks``, ``status``, ``metrics``, ``stories``.
+        """Return what a support bundle has of the run: ``stacks``, ``jvm``, ``status``, ``metrics``, ``stories``.
 
         As they are: with keys and reasons, which ``holdfast support-bundle`` leaves out.  What the run does not answer
         in ten seconds is a text that says so.
@@ -298,6 +298,12 @@ class Attached:
                 "it is not known whether the checkpoint was made.",
                 why=f"{_who(place)} has ended meanwhile.",
                 do="look: holdfast checkpoint list.",
+            )
+        if request.command == "flush":
+            raise InDoubt(
+                "it is not known whether the sinks were asked to commit.",
+                why=f"{_who(place)} has ended meanwhile; if they were, the next run does it.",
+                do="start the pipeline, and flush again: to ask twice is to ask once.",
             )
         raise Unavailable(
             f"{_who(place)} has ended before it has done what it was told: {request.command}.",

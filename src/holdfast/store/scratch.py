@@ -7,6 +7,9 @@ copies of a few objects.  Losing it costs a replay and never a row.
 Invariants.  The scratch says of which checkpoint it is, and which generation used it last.  It is believed only if that
 generation is the newest of the checkpoint; else another machine has gone on since, and it is emptied.  It counts as of
 a new generation only once that generation is taken, so a crash in between leaves one that is not expected.
+
+The scratches of shards lie in that of their pipeline, which has what all of them share: :meth:`ScratchedStore.serve`
+(design/0048, section 16).
 """
 
 from __future__ import annotations
@@ -50,10 +53,12 @@ _COPIED = (
 """Objects of which the scratch has copies: processes of Spark read them by path."""
 _BY_PATH = (_LOGS, "shards/keys/")
 """What such processes write by path, too."""
+_OF_SHARD = re.compile(r"([a-z0-9]+://[^/].*)/shards/([1-9][0-9]*)")
+"""Address of the checkpoint of a shard: that of the pipeline, and its number (``shards/naming.py``)."""
 
 
 def scratch_of(address: str, base: str | None = None) -> Path:
-    """Return the scratch of a checkpoint, created if it is not there.
+    """Return the scratch of a checkpoint, created if it is not there: that of a shard is in that of its pipeline.
 
     Parameters
     ----------
@@ -68,6 +73,8 @@ def scratch_of(address: str, base: str | None = None) -> Path:
         If it cannot be written.
     """
     address = address.rstrip("/")
+    if shard := _OF_SHARD.fullmatch(address):
+        return scratch_of(shard[1], base) / "shards" / shard[2]
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", address.partition("://")[2]).strip("-")[-40:]
     directory = _base(base) / f"{name}-{hashlib.sha256(address.encode()).hexdigest()[:12]}"
     if address_in(directory) != address:
@@ -84,7 +91,8 @@ def view_of(address: str) -> Path:
     process.
     """
     directory = scratch_of(address)
-    if ScratchedStore(objects_of(address), directory).is_believed():
+    places = [place for place in (_around(directory), directory) if place is not None and address_in(place) is not None]
+    if all(ScratchedStore(objects_of(address_of(place)), place).is_believed() for place in places):
         return directory
     return view_of_elsewhere(address.rstrip("/"))
 
@@ -92,9 +100,12 @@ def view_of(address: str) -> Path:
 @cache
 def view_of_elsewhere(address: str) -> Path:
     """Return a scratch with copies alone, of this process."""
-    base = tempfile.mkdtemp(prefix="holdfast-")
-    atexit.register(shutil.rmtree, base, ignore_errors=True)
-    directory = scratch_of(address, base)
+    if shard := _OF_SHARD.fullmatch(address):
+        directory = view_of_elsewhere(shard[1]) / "shards" / shard[2]
+    else:
+        base = tempfile.mkdtemp(prefix="holdfast-")
+        atexit.register(shutil.rmtree, base, ignore_errors=True)
+        directory = scratch_of(address, base)
     ScratchedStore(objects_of(address), directory).prepare()
     return directory
 
@@ -150,17 +161,26 @@ def is_address(location: str) -> bool:
 
 def is_where_chosen(directory: Path) -> bool:
     """Return whether somebody has said where a scratch is to lie; else it is in the cache of the user."""
-    return bool(os.environ.get(BASE_VARIABLE)) or directory.parent != _of_user()
+    return bool(os.environ.get(BASE_VARIABLE)) or (_around(directory) or directory).parent != _of_user()
 
 
 def address_in(directory: str | Path) -> str | None:
     """Return the address of the checkpoint whose scratch a directory is; None where it is no scratch."""
-    return _noted(directory).get("address")
+    noted: str | None = _noted(directory).get("address")
+    around = _around(directory) if noted is None else None
+    of_pipeline = None if around is None else address_in(around)
+    return noted if of_pipeline is None else f"{of_pipeline}/shards/{os.path.basename(directory)}"
 
 
 def address_of(directory: str | Path) -> str:
     """Return where the checkpoint in a directory can be opened from any machine: its address, or the directory."""
     return address_in(directory) or str(directory)
+
+
+def _around(directory: str | Path) -> Path | None:
+    """Return where the scratch of the pipeline is, if a directory is in the place of that of one of its shards."""
+    path = Path(directory)
+    return path.parents[1] if path.parent.name == "shards" and path.name.isdigit() else None
 
 
 def _base(given: str | None) -> Path:
@@ -224,24 +244,70 @@ class ScratchedStore:
         return f"ScratchedStore({self._objects!r}, {self.directory!r})"
 
     def prepare(self) -> None:
-        """Prove that the scratch can be written, and empty it if another machine has gone on since."""
-        self._scratch.prepare()
-        self.refresh()
+        """Prove that the scratch can be written, and empty it if another machine has gone on since.
+
+        One that serves the shards of a pipeline is not emptied under those that run.
+
+        Raises
+        ------
+        Fenced
+            If it would have to be.
+        """
+        if self._is_whole:
+            self._scratch.prepare()
+            self.check_serves()
+            self._is_checked = True
+        else:
+            self.refresh()
 
     def refresh(self) -> None:
-        """Empty the scratch unless the run that used it last is the newest; then copy what is read by path.
+        """Prove that the scratch can be written; empty it unless the run that used it last is the newest.
 
-        Not while a run of this process uses it.
+        What is read by path is copied then.  Not while a run of this process uses it, or a shard of its pipeline.
         """
+        self._scratch.prepare()
         with self._locked():
             if not self.is_believed():
                 self._empty()
-                self._note(max(self._known_generations(), default=0))
+                self._note(generation=max(self._known_generations(), default=0), whole=False)
         self._is_checked = True
 
     def is_believed(self) -> bool:
         """Return whether nobody has taken over since a run used the scratch."""
         return bool(_noted(self.directory).get("generation", 0) == max(self._known_generations(), default=0))
+
+    # --- of a pipeline in shards ----------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Note that shards may read over this scratch: its logs are what the sinks of all of them know, and more."""
+        with self._locked():
+            self._note(whole=True)
+
+    def serves(self) -> bool:
+        """Return whether shards may read over this scratch: its logs are whole, and no other one's are by now."""
+        with self._locked():
+            return self._is_whole and self.is_believed()
+
+    def check_serves(self) -> None:
+        """Raise where shards may not read over this scratch any more.
+
+        Raises
+        ------
+        Fenced
+            If another start has taken the pipeline over: the logs of sources are in its scratch.
+        """
+        if not self.serves():
+            raise Fenced(
+                f"the scratch {self.directory} does not serve the shards of its pipeline any more.",
+                why="shard 0 has been taken over without it, or it was removed: the logs of what its sources have read "
+                "are elsewhere, or lost.",
+                do="nothing, if another host is to run the pipeline; else start all shards again: that restores them "
+                "from the sinks.",
+            )
+
+    @property
+    def _is_whole(self) -> bool:
+        return bool(_noted(self.directory).get("whole", False))
 
     def get(self, key: str) -> bytes | None:
         """Return the object, or None when absent."""
@@ -348,7 +414,7 @@ class ScratchedStore:
             if not self._objects.put_if_absent(key, data):
                 return False
             if is_believed:
-                self._note(number)
+                self._note(generation=number)
         if not is_believed and self._is_checked:
             raise Fenced(
                 f"another run has taken generation {before} while this one was starting.",
@@ -377,14 +443,16 @@ class ScratchedStore:
         if key.startswith(_COPIED):
             self._scratch.put(key, data)
 
-    def _note(self, generation: int) -> None:
-        note = {**_noted(self.directory), "generation": generation}
+    def _note(self, **changes: object) -> None:
+        note = {**_noted(self.directory), **changes}
+        self._scratch.prepare()  # that of a shard may not be there before its first takeover
         aside = os.path.join(self.directory, ".writing")
         durable.replace(os.path.join(self.directory, NOTE), json.dumps(note).encode(), aside=aside)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep other processes of this machine from emptying the scratch between a takeover and its note."""
+        os.makedirs(self.directory, exist_ok=True)
         descriptor = os.open(os.path.join(self.directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -149,6 +149,14 @@ def test_what_is_in_doubt_in_shards_is_resolved_in_each_and_those_that_have_not_
     run_epochs("tables", 3, crash_at="after-decide", shard=1)
     assert rows_in("two.db") == [10, 11, 20, 21, 1010, 1011, 1020, 1021]
     assert rows_in("three.db") == [10, 11, 1010, 1011, 1020, 1021]
+    inspected = holdfast("inspect", "--checkpoint", "ckpt").stdout
+    assert "! decided, and not known to be published everywhere: epoch 2." in inspected
+    assert "! shard 1: 1 epochs are decided, and not known to be published everywhere." in inspected
+    assert [
+        each["in_doubt"] for each in json.loads(holdfast("inspect", "--checkpoint", "ckpt", "--json").stdout)["shards"]
+    ] == [1, 1, 0]
+    of_shard = holdfast("inspect", "--checkpoint", "ckpt", "--shard", "1").stdout
+    assert "holdfast resolve TARGET --checkpoint ckpt --shard 1\n" in of_shard
     resolve = ("resolve", "flows.py:tables", "--checkpoint", "ckpt")
     unclear = holdfast(*resolve, "--epoch", "2")
     assert unclear.exit_code == 2

@@ -2,12 +2,14 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
@@ -17,6 +19,7 @@ from holdfast.errors import BadRow, Unavailable
 from holdfast.quarantine.mask import Mask, one_row
 from holdfast.quarantine.search import locate
 from holdfast.spark.evaluation import Reader
+from holdfast.spark.launch import forking
 from holdfast.spark.quarantine import probe as probes
 from holdfast.spark.quarantine.probe import Probe, ProbeProcess
 from holdfast.spark.quarantine.probe_process import ProbePart
@@ -42,6 +45,8 @@ class Program:
                 os._exit(7)
             if how == "hang":
                 threading.Event().wait()
+            if how == "hold":  # and nothing else of the process runs
+                re.match("(a+)+$", "a" * 64 + "b")
             if how == "raise":
                 raise ValueError(f"{one} is poison")
             if how == "refuse":
@@ -116,6 +121,35 @@ def test_rows_that_raise_refuse_or_end_the_process_are_named_with_what_they_did(
 def test_a_row_that_hangs_is_named_when_its_time_is_over(tmp_path):
     rows, _ = found(tmp_path, {77: "hang"}, limit_s=1.5)
     assert [(row, said[2]) for row, said in rows] == [(77, "it was not done within 1.5 s.")]
+
+
+@pytest.fixture
+def server(tmp_path_factory, monkeypatch):
+    """Start what processes are forked from, as a driver has it."""
+    place, ends = tmp_path_factory.mktemp("f"), []
+    monkeypatch.setattr(forking.atexit, "register", lambda _, *given: ends.extend(given))
+    environment = forking.environment()  # pytest changes its own for each phase of a test
+    monkeypatch.setattr(forking, "environment", lambda: environment)
+    python = forking.start(place)
+    monkeypatch.setattr(forking, "python", lambda: python)
+    (process,) = ends
+    while not (place / "forks").exists():
+        assert process.poll() is None, "the server has ended"
+    yield psutil.Process(process.pid)
+    forking._end(process)
+
+
+def test_in_the_driver_processes_are_forked_and_end_whatever_they_do(tmp_path, server):
+    process = ProbeProcess(part_of(tmp_path, [[{"v": v} for v in range(4)]], {1: "hold", 2: "exit"}), 1.0)
+    try:
+        assert process.scan(3, 4, 1) == []
+        (fork,) = server.children()
+        rows = locate(0, 4, process.scan)
+    finally:
+        process.end()
+    assert [(row, said[2]) for row, said in rows] == [(1, "it was not done within 1 s."), (2, "exit code 7.")]
+    psutil.wait_procs([fork], timeout=60)
+    assert not server.children()
 
 
 def test_rows_that_fail_only_together_are_not_named(tmp_path):

@@ -9,7 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,54 @@ def test_what_this_user_may_not_read_or_connect_to_is_said_to_be_anothers(
             patched.setattr(Path, "read_bytes", refuse)
             with pytest.raises(InvalidPipeline, match="is another user's"):
                 attached.status()
+
+
+NOBODY = 65_534
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Be another user: who connects meanwhile is that one, to the kernel."""
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_another_user_gets_nowhere_and_is_not_heard_where_all_doors_are_open(told: Told) -> None:
+    with listening(told.directory, told) as attached:
+        with as_nobody(), pytest.raises(InvalidPipeline, match="is another user's"):
+            attached.pause("rides")
+        found = read_place(told.directory)
+        assert found is not None
+        for path in (told.directory, told.directory / "run", Path(found.socket)):
+            os.chmod(path, 0o777)
+        with socket.socket(socket.AF_UNIX) as connection:
+            with as_nobody():
+                connection.connect(found.socket)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may have hung up already
+                connection.sendall(request_line(SteerRequest("9", "pause")))
+                assert connection.recv(100) == b""
+    assert told.requests == []
+
+
+def test_of_a_flush_of_a_run_that_has_gone_it_is_not_known(told: Told) -> None:
+    dead: list[SteerServer] = []
+
+    def die(request: SteerRequest, tell: Progress) -> Mapping[str, Any]:
+        os.unlink(dead[0].path)
+        raise CallerGone
+
+    (told.directory / "run").mkdir(mode=0o700)
+    dead.append(SteerServer(str(told.directory / "run" / "steer.sock"), {"flush": die, "log": die}))
+    write_place(LocalStore(str(told.directory)), told.directory, dead[0].path, 3)
+    try:
+        with pytest.raises(InDoubt, match="whether the sinks were asked"):
+            attach(told.directory).flush()
+    finally:
+        dead[0].close()
 
 
 def test_root_may_tell_the_run_of_any_user(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.directory_header import (
     FILE_NAME,
@@ -53,6 +53,25 @@ T = TypeVar("T")
 log = logging.getLogger("holdfast.checkpoint")
 
 
+class DirectoryEnds(NamedTuple):
+    """What a directory has planned and finished.
+
+    Parameters
+    ----------
+    number : int
+        Of the directory.
+    planned : Positions
+        Where its last epoch ends; where it begins, if it has none.
+    epoch, finished : int, Positions
+        The last epoch that it has finished, 0 if none, and where that ends, or the directory begins.
+    """
+
+    number: int
+    planned: Positions
+    epoch: int
+    finished: Positions
+
+
 @dataclass(frozen=True)
 class SparkDirectory:
     """What Spark has written for one shard.
@@ -88,19 +107,23 @@ class SparkDirectory:
 
     def planned_end(self) -> Positions:
         """Return where the last epoch ends that the newest directory has planned; where it begins, if it has none."""
-        if not self._newest:
-            return {}
-        number = last_logged(self._spark, "offsets")
-        seek = self._header().seek
-        return read_offsets(self._spark, number).positions if number >= 0 else seek[-1] if seek else {}
+        ends = self.ends()
+        return {} if ends is None else ends.planned
 
     def finished_end(self) -> Positions:
         """Return where the last epoch ends that the newest directory has finished; where it begins, if it has none."""
-        return published(self._spark)[1] if self._newest else {}
+        ends = self.ends()
+        return {} if ends is None else ends.finished
 
-    def finished_epoch(self) -> int:
-        """Return the last epoch that the newest directory has finished; 0: none."""
-        return published(self._spark)[0] if self._newest else 0
+    def ends(self) -> DirectoryEnds | None:
+        """Return what the newest directory has planned and finished; None where there is none."""
+        number = self._newest
+        if not number:
+            return None
+        spark = self._spark_of(number)
+        planned, seek = last_logged(spark, "offsets"), read_origin(spark / FILE_NAME).seek
+        end = read_offsets(spark, planned).positions if planned >= 0 else seek[-1] if seek else {}
+        return DirectoryEnds(number, end, *published(spark))
 
     def explanations(self, kept: Mapping[str, Mapping[str, int]]) -> tuple[Explanation, ...]:
         """Return what is durable of the meaning of positions and not among what sinks keep, by sink and source."""
@@ -193,6 +216,8 @@ class SparkDirectory:
         Diverged
             If it cannot be read, or is that of other positions.
         """
+        if not self._newest and positions:
+            raise self._state_unknown("Spark's directory is lost, and with it what was kept last.")
         if not self._newest:
             return None
         below, header = f"spark/{self._newest}", self._header()
@@ -275,7 +300,10 @@ class SparkDirectory:
 
     @property
     def _spark(self) -> Path:
-        return self.checkpoint / "spark" / str(self._newest)
+        return self._spark_of(self._newest)
+
+    def _spark_of(self, number: int) -> Path:
+        return self.checkpoint / "spark" / str(number)
 
     def _header(self) -> DirectoryHeader:
         return read_origin(self._spark / FILE_NAME)

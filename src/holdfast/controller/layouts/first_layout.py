@@ -70,6 +70,26 @@ class FirstLayout:
                 lambda said: self._layout(moving, said, begins_with or self.graphs.first(shard_count, by)),
             )
 
+    def restore(self, layout: ShardLayout, refresh: Callable[[], object]) -> None:
+        """Restore what positions mean, where that was lost, and the layout was not: of an object store (section 16).
+
+        Parameters
+        ----------
+        layout : ShardLayout
+            The one that holds.
+        refresh : callable
+            Empties what is old; called when no shard runs: all are taken over, shard 0 first.
+
+        Raises
+        ------
+        HoldfastError
+            Whatever taking a shard over raises; and ``Diverged``, if two sinks disagree.
+        """
+        with self.moving({}) as moving:  # the columns of its sinks are noted in each checkpoint
+            moving.take(sorted({*range(layout.shard_count), *layout.moves}))
+            refresh()
+            self._restore(moving)
+
     def open(self, shards: Sequence[int]) -> None:
         """Take over shards that have not begun."""
         with self.moving(self.columns()) as moving:

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from holdfast.checkpoint.directory_header import newest_directory
 from holdfast.commit.owner import GENERATIONS
-from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.directory import DirectoryEnds, SparkDirectory
 from holdfast.controller.layouts.found_shards import ask_shard, has_begun
 from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.layouts.moving import check_layout
@@ -26,6 +25,7 @@ from holdfast.shards.assignment import Assignment
 from holdfast.shards.layout import ShardLayout
 from holdfast.shards.naming import shard_checkpoint, shard_name
 from holdfast.store.paths import numbered, open_store
+from holdfast.store.scratch import ScratchedStore
 
 _ONE_RUN = ShardLayout(Assignment())
 
@@ -59,16 +59,21 @@ class OwnSegments:
         Raises
         ------
         Fenced
-            If another controller has changed the layout.
+            If another controller has changed the layout, or the shards read over another scratch.
         Diverged
             If segments have moved since the checkpoint was written.
         """
-        number = 0 if self.layout is None else self.layout.number
-        check_layout(open_store(str(self.graphs.checkpoint)), number, self.graphs.pipeline.name)
+        number, store = 0 if self.layout is None else self.layout.number, open_store(str(self.graphs.checkpoint))
+        check_layout(store, number, self.graphs.pipeline.name)
+        if number and isinstance(store, ScratchedStore):
+            store.check_serves()
+        ends = self._directory.ends()
         for sink, of in held.items():
             self._check_has_no_other(sink, of)
-            self._check_has_all(sink, of)
-        self._check_plans_no_other()
+            if ends is not None:
+                self._check_has_all(sink, of, ends)
+        if ends is not None:
+            self._check_plans_no_other(ends)
         if _were_refused(self._store):
             self._check_knows_no_more()
 
@@ -80,24 +85,22 @@ class OwnSegments:
                 what = f"sink {sink!r} holds rows of segment {segment!r} of source {source!r}, and by the checkpoint"
                 raise self._older(f"{what} it is not one of {self._name!r}.", sink)
 
-    def _check_has_all(self, sink: str, held: Held) -> None:
+    def _check_has_all(self, sink: str, held: Held, ends: DirectoryEnds) -> None:
         """Refuse a sink that went on after what the checkpoint calls finished, and lacks a segment of that."""
-        directory = self._directory
-        if held.is_empty or not directory.has_begun:
+        if held.is_empty or held.epoch <= ends.epoch:
             return
-        epoch, planned = directory.finished_epoch(), directory.planned_end()
-        if held.epoch <= epoch or (covers_all(planned, held.positions) and covers_all(held.positions, planned)):
+        if covers_all(ends.planned, held.positions) and covers_all(held.positions, ends.planned):
             return
-        for source, segment in self._segments(directory.finished_end()):
+        for source, segment in self._segments(ends.finished):
             if segment not in held.positions.get(source, {}):
                 what = f"sink {sink!r} holds no position of segment {segment!r} of source {source!r} any more"
                 raise self._older(f"{what}, and the checkpoint of {self._name!r} has read it.", sink)
 
-    def _check_plans_no_other(self) -> None:
+    def _check_plans_no_other(self, ends: DirectoryEnds) -> None:
         """Refuse an epoch that a run of before has planned after it was fenced, with a segment that was dealt since."""
-        for source, segment in self._segments(self._directory.planned_end()):
+        for source, segment in self._segments(ends.planned):
             if not self._is_own(source, segment):
-                spark = self._checkpoint / f"spark/{newest_directory(self._store)}"
+                spark = self._checkpoint / f"spark/{ends.number}"
                 raise Diverged(
                     f"{self._name!r} is to read segment {segment!r} of source {source!r}, which is another shard's.",
                     why="a run that was fenced has planned that, after new segments were dealt.",

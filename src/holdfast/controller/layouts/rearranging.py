@@ -257,20 +257,22 @@ class Rearranging:
             return moving.change(layout or self._of_one(shard_count, by), shard_count, self._dealt)
 
     @contextmanager
-    def moving(self, columns: Mapping[str, pa.Schema] | None = None) -> Iterator[Moving]:
+    def moving(self, columns: Mapping[str, pa.Schema] | None = None, *, prepares: bool = True) -> Iterator[Moving]:
         """Yield the shards, each to be connected when it is taken over.
 
         Parameters
         ----------
         columns : mapping of str to pyarrow.Schema, optional
             Sink -> its columns, for shards that have not begun; else those that the last run noted.
+        prepares : bool
+            Whether checkpoints are prepared; False where a scratch may be old, and is looked at afterwards.
         """
         with ExitStack() as closing:
             graphs = ShardGraphs(self.pipeline, self.directory)
             moving = Moving(
                 self.pipeline.name,
                 self._store,
-                lambda number: self._connect(number, closing, columns or {}),
+                lambda number: self._connect(number, closing, columns or {}, prepares=prepares),
                 graphs.unit_of,
                 self._check_streams,
             )
@@ -363,9 +365,12 @@ class Rearranging:
         claims.refresh()
         return KeyMoves(claims, before, after, alone).counts()
 
-    def _connect(self, number: int, closing: ExitStack, columns: Mapping[str, pa.Schema]) -> StandingShard:
+    def _connect(
+        self, number: int, closing: ExitStack, columns: Mapping[str, pa.Schema], *, prepares: bool
+    ) -> StandingShard:
         store = self._place(number)[0]
-        store.prepare()
+        if prepares:
+            store.prepare()
         for sink, schema in () if newest_directory(store) else columns.items():
             note_schema(store, sink, schema)
         stores = [self._place(each)[0] for each in self._numbers()]

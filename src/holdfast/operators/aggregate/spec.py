@@ -74,9 +74,14 @@ class Aggregation:
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
     @property
+    def is_by_time(self) -> bool:
+        """Whether event time decides to which window a row belongs."""
+        return self.window.kind in _BY_TIME
+
+    @property
     def side_outputs(self) -> Mapping[str, SideRows]:
         """``late``, where event time decides."""
-        return {"late": SideRows.of_inputs(self.by, self.input_names)} if self.window.kind in _BY_TIME else {}
+        return {"late": SideRows.of_inputs(self.by, self.input_names)} if self.is_by_time else {}
 
     @property
     def time_columns(self) -> tuple[str | None, ...]:

@@ -19,6 +19,7 @@ MODULES = (
     "pyspark.daemon",
     "holdfast.spark.launch.worker_daemon",
     "holdfast.spark.kept_worker",
+    "holdfast.spark.quarantine.probe_process",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
 )

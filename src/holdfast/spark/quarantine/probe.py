@@ -33,6 +33,7 @@ from holdfast.plan.program import Program
 from holdfast.quarantine.search import Failing, locate
 from holdfast.spark import private
 from holdfast.spark.evaluation import Reader
+from holdfast.spark.launch import forking
 from holdfast.spark.quarantine.probe_process import ProbePart, Word
 
 log = logging.getLogger("holdfast.poison")
@@ -71,6 +72,8 @@ class ProbeProcess:
         self._limit_s = limit_s
         self._limit_to_begin_s = None if limit_s is None else max(limit_s, BEGIN_S)
         self._process: subprocess.Popen[bytes] | None = None
+        self._number: int | None = None
+        """Of the process that evaluates: what was started may only stand for it."""
         self._read = b""
         self._is_late = False
         self._longest_s = 0.0
@@ -93,9 +96,15 @@ class ProbeProcess:
     def end(self) -> None:
         """End the process."""
         process, self._process, self._read = self._process, None, b""
-        if process is not None:
+        number, self._number = self._number, None
+        if process is None:
+            return
+        if number is None:
             process.kill()
-            process.communicate()
+        elif process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)  # a function may hold Python's lock, and never see its input end
+        process.communicate()
 
     def _asked(self, low: int, high: int, size: int) -> Iterator[list]:  # type: ignore[type-arg]
         """Yield what failed, as the process reports; last, if it died, what it had begun, with how it ended."""
@@ -115,6 +124,9 @@ class ProbeProcess:
             word, number, count, *said = json.loads(line)
             if word == Word.END:
                 return
+            if word == Word.HERE:
+                self._number = number
+                continue
             begun = [number, count] if word == Word.BEGIN else begun
             if word != Word.BEGIN:
                 yield [word, number, count, *said]
@@ -157,7 +169,7 @@ class ProbeProcess:
             self._process = _begin()
             assert self._process.stdin is not None
             with suppress(BrokenPipeError):
-                self._process.stdin.write(f"{len(self._pickled)}\n".encode() + self._pickled)
+                self._process.stdin.write(f"{json.dumps(sys.path)}\n{len(self._pickled)}\n".encode() + self._pickled)
                 self._process.stdin.flush()
         return self._process
 
@@ -172,13 +184,16 @@ class ProbeProcess:
 
 
 def _begin() -> subprocess.Popen[bytes]:
+    """Begin a process: a fork, where this one has a fork server, since imports take half a second of processor time."""
+    python = forking.python()
     paths = os.pathsep.join(path for path in sys.path if path)
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.spark.quarantine.probe_process"],
+            [python, "-m", "holdfast.spark.quarantine.probe_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths} if python == sys.executable else forking.environment(),
+            start_new_session=True,  # who interrupts the run must not end it: a row would be blamed
         )
     except OSError as error:
         raise NotBegunError(f"a process cannot be started: {error}") from error

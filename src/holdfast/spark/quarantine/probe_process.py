@@ -1,9 +1,11 @@
 """The process in which a probe evaluates rows: it reports which ones it begins, and may die of them.
 
-Started by :mod:`holdfast.spark.quarantine.probe` in a worker, or in the driver, as ``python -m`` with its own name.
-A fork of the worker would be faster and could hang by itself: libraries with threads of their own do not survive one.
-On stdin: the length of a pickled :class:`ProbePart`, and it; then a line for each request, ``[first row, row after the
-last, rows at a time]``. On stdout: lines of JSON, each ``[word, first row, number of rows, ...]``; see :class:`Word`.
+Started by :mod:`holdfast.spark.quarantine.probe` in a worker, or in the driver, as ``python -m`` with its own name; in
+the driver it is forked, from a process without threads.  A fork of the worker itself could hang: libraries with threads
+of their own do not survive one.
+On stdin: a line with the places of modules; the length of a pickled :class:`ProbePart`, and it; then a line for each
+request, ``[first row, row after the last, rows at a time]``. On stdout: lines of JSON, each ``[word, first row, number
+of rows, ...]``; see :class:`Word`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from holdfast.spark.evaluation import Reader
 class Word:
     """What the process reports."""
 
+    HERE = "here"
+    """Said first: the number is that of the process."""
     BEGIN = "begin"
     """These rows are evaluated next: if nothing follows, they have killed it, or hang."""
     FAIL = "fail"
@@ -128,6 +132,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # what a user's function prints is no answer
     given = sys.stdin.buffer
+    out.write(json.dumps([Word.HERE, os.getpid(), 0]) + "\n")
+    sys.path[:] = json.loads(given.readline())
     part: ProbePart = pickle.loads(given.read(int(given.readline())))
     requests: SimpleQueue[tuple[int, int, int]] = SimpleQueue()
 

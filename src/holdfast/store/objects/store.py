@@ -196,6 +196,18 @@ class ObjectStore:
             key for key in self._requests.call(found, f"listing {self.address}/{prefix}") if key.startswith(prefix)
         )
 
+    def directories(self, prefix: str) -> list[str]:
+        """Return the names right below a prefix that have objects below them, sorted; they may lag.
+
+        One request for 1000 names, however many objects are below each.
+        """
+
+        def prefixes(client: Any) -> list[str]:
+            return [str(each) for each in client.list_with_delimiter(prefix or None)["common_prefixes"]]
+
+        names = self._requests.call(prefixes, f"listing {self.address}/{prefix}")
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
+
     def first_keys(self, *, after: str | None = None) -> list[str]:
         """Return some of the keys, in order and behind one: those that one request lists."""
 

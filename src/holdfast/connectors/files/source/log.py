@@ -212,20 +212,22 @@ class FileLog:
         for name, size, blocks, *more in increment["files"]:
             self.names.add(name)
             identity = FileIdentity(*more[0]) if more and more[0] else None  # absent in older logs
-            self.blocks += [_block(name, size, identity, fields) for fields in blocks]
+            added = [_block(name, size, identity, fields) for fields in blocks]
+            self.blocks += added
             index: dict[str, Any] = more[1] if len(more) > 1 else {}  # only where it says something
             later = index.get("later", ())
             self.passed_over = self.passed_over.plus(index.get("passed_over", 0), has_rest=bool(blocks or later))
-            self._settle([_block(name, size, identity, fields) for fields in later], of_blocks=len(blocks))
+            if later or self.owed or any(block.before is not None for block in added):
+                self._settle(added, [_block(name, size, identity, fields) for fields in later])
             self.owed_by = index.get("by", self.owed_by)
             reached = index.get("reached")
             if reached is not None:
                 self.reached = reached if self.reached is None else max(reached, self.reached)
         self.is_complete = self.is_complete or increment["complete"]
 
-    def _settle(self, later: Sequence[Block], *, of_blocks: int) -> None:
+    def _settle(self, added: Sequence[Block], later: Sequence[Block]) -> None:
         """Note what the newest blocks leave, and what others are."""
-        for block in self.blocks[self.end - of_blocks :]:
+        for block in added:
             if block.before is not None:
                 self.owed[block.place] = block._replace(since=block.before, before=None)
             else:
@@ -255,6 +257,8 @@ def _fields(block: Block) -> list[Any]:
 
 def _block(name: str, size: int, identity: FileIdentity | None, fields: Sequence[Any]) -> Block:
     start, end, rows, taken = fields[:4]
+    if len(fields) == 4:
+        return Block(name, size, start, end, rows, taken, identity)
     range_, since, before = (list(fields[4:]) + [None] * 3)[:3]
     times = None if range_ is None else TimeRange(*range_)
     return Block(name, size, start, end, rows, taken, identity, times, since, before)
@@ -303,9 +307,13 @@ def log_end(directory: str) -> int:
 def log_explanations(workspace: str, name: str, after: int) -> list[Explanation]:
     """Return what the positions of a source mean: number 1 is what its log is of, the others are its increments."""
     directory = os.path.join(workspace, "log")
+    identity = os.path.join(directory, _IDENTITY)
     found = []
-    if not after:
-        held = sealed.read_sealed(os.path.join(directory, _IDENTITY))
+    if after:
+        if not os.path.exists(identity):  # restored up to here by a start that died: it is not whole
+            return []
+    else:
+        held = sealed.read_sealed(identity)
         if held is None:
             return []
         found.append(Explanation(name, 1, held.decode()))

@@ -129,6 +129,8 @@ class FilesSourceSpec(FilesSelection):
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position.
 
+        By hash a segment may end before; the log is not read for that, which at each start would take long.
+
         Raises
         ------
         InvalidPipeline
@@ -140,8 +142,12 @@ class FilesSourceSpec(FilesSelection):
         except HoldfastError:  # nothing is there, or nobody can tell: who reads says so
             return {SEGMENT: log_end(log)}
         check_log(log, name, self.identity(where))
-        blocks = () if self.division is None else FileLog(log, is_read_only=True).blocks
-        return {SEGMENT: log_end(log), **BlockIndex(blocks, self.division, self.reads).ends()}
+        end = log_end(log)
+        if self.division is None:
+            return {SEGMENT: end}
+        if self.parts:
+            return {SEGMENT: end, **dict.fromkeys(segments_there(self, workspace), end)}
+        return {SEGMENT: end, **BlockIndex(FileLog(log, is_read_only=True).blocks, self.division, self.reads).ends()}
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the blocks that are logged: of Parquet with their rows in the file."""
