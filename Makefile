@@ -9,6 +9,7 @@
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
+#   make dist                  wheel, sdist and bill of materials in dist/: the same bytes each time
 #   make clean                 remove what the commands made, .venv apart
 
 SHELL := /bin/sh
@@ -25,7 +26,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench clean
+.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench dist clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +74,9 @@ video-demo: setup
 
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
+
+dist: setup
+	$(JAVA) $(BIN)/python -m tools.dist
 
 clean:
 	rm -rf demo/out demo/report.html examples/shop/out examples/video/out bench/out build dist spark-warehouse metastore_db derby.log

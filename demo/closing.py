@@ -1,13 +1,11 @@
-"""How the demos end: what each sink holds, a closing line, an exit code."""
+"""How the demos end: what each sink holds, and a closing line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-
-from demo.kills import DemoFailed
 
 
 @dataclass(frozen=True)
@@ -27,18 +25,6 @@ class Content:
     def is_exact(self) -> bool:
         """Whether the content is right."""
         return self.duplicates == self.lost == self.differences == 0
-
-
-def exit_code(demo: Callable[[], int], console: Console, what: str) -> int:
-    """Run a demo; return its exit code, or that of one that could not be carried out or was stopped."""
-    try:
-        return demo()
-    except DemoFailed as error:
-        console.print(f"[red]The {what}:[/] {error}", markup=True, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped; everything that was started is ended")
-        return 130
 
 
 def say(contents: Sequence[Content], console: Console, unit: str) -> None:

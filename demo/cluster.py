@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from demo.processes import kill_one
+from holdfast.demo.processes import kill_one
 from holdfast.testing.servers.ports import free_port
 
 WORKER_COUNT = 2
@@ -98,8 +98,7 @@ def standalone_cluster(directory: Path, *, cores: int = 1) -> Iterator[Cluster]:
         yield Cluster(url, directory, tuple(workers))
     finally:
         for daemon in (*workers, master):
-            with suppress(psutil.NoSuchProcess):
-                kill_one(psutil.Process(daemon.pid))
+            kill_one(daemon.pid)
             daemon.wait()
 
 
@@ -125,7 +124,7 @@ class ExecutorKiller:
             busy = _busiest(self.cluster.executors())
             if busy is not None:
                 self.rows_at_kill = new_rows
-                kill_one(busy)
+                kill_one(busy.pid)
         return False
 
 

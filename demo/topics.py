@@ -16,7 +16,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from demo.kills import DemoFailed
+from holdfast.demo.kills import DemoFailed
 
 SOURCE = "flights-in"
 """The topic that is read."""

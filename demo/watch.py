@@ -1,39 +1,13 @@
-"""Counts the rows that anyone can see in the demo's sinks, without a word from the pipeline."""
+"""Counts the rows that anyone can see in PostgreSQL and Kafka, without a word from the pipeline."""
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import psycopg
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-Counter = Callable[[], int]
-"""Returns the rows visible now; 0 as long as the table or the directory does not exist."""
-
-
-def sqlite_rows(database: Path, table: str) -> Counter:
-    """Count the rows of a SQLite table."""
-
-    def count() -> int:
-        if not database.exists():
-            return 0
-        # A connection for each look: one kept open would hold SQLite's write-ahead log alive over the kills, and
-        # the restarted pipeline would never have to recover it.
-        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
-        try:
-            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-        except sqlite3.OperationalError:  # no such table yet, or the file is being made
-            return 0
-        finally:
-            connection.close()
-
-    return count
+from holdfast.demo.watch import Counter
 
 
 def postgres_rows(connection: psycopg.Connection, table: str) -> Counter:
@@ -81,56 +55,3 @@ class KafkaRecords:
         """Yield key and value of each record since the last call, up to the end; the first is waited for so long."""
         while (message := self._consumer.poll(timeout_s)) is not None and message.error() is None:
             yield message.key(), message.value()
-
-
-def parquet_rows(directory: Path, in_lists_of: str | None = None) -> Counter:
-    """Count the rows of a directory of Parquet files as any reader sees it: hidden files and directories left out.
-
-    With ``in_lists_of``, a column of lists, count what its lists hold instead.
-    """
-    known: dict[Path, int] = {}
-
-    def count() -> int:
-        if not directory.exists():
-            return 0
-        for path in directory.rglob("*.parquet"):
-            is_hidden = any(part.startswith(("_", ".")) for part in path.relative_to(directory).parts)
-            if not is_hidden and path not in known:
-                known[path] = _list_items(path, in_lists_of) if in_lists_of else int(pq.read_metadata(path).num_rows)
-        return sum(known.values())
-
-    return count
-
-
-def _list_items(path: Path, column: str) -> int:
-    lists = pq.read_table(path, columns=[column])[column]
-    return int(pc.sum(pc.list_value_length(lists)).as_py() or 0)
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Rows of every sink at one moment, seconds since the demo began."""
-
-    at_s: float
-    rows: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        """Rows of all sinks together."""
-        return sum(self.rows)
-
-
-@dataclass
-class Watch:
-    """Looks at the sinks when asked, and remembers what it saw."""
-
-    counters: dict[str, Counter]
-    began: float = field(default_factory=time.monotonic)
-    samples: list[Sample] = field(default_factory=list)
-
-    def look(self) -> Sample:
-        """Count the rows of every sink now."""
-        rows = tuple(count() for count in self.counters.values())
-        sample = Sample(time.monotonic() - self.began, rows)
-        self.samples.append(sample)
-        return sample

@@ -18,13 +18,13 @@ from pathlib import Path
 from rich.console import Console
 
 from demo import closing
-from demo.driver import prepare_java
-from demo.kills import DemoFailed, carry_out
-from demo.processes import Running, kill_tree, start
-from demo.watch import Watch, parquet_rows
 from demo.wipe import FREQUENT, kept, wipe
 from examples.shop.generate import deliveries, is_row
 from examples.shop.verify import verify
+from holdfast.demo.driver import exit_code, prepare_java
+from holdfast.demo.kills import DemoFailed, carry_out
+from holdfast.demo.processes import Running, kill_tree, start
+from holdfast.demo.watch import SinkWatch, parquet_rows
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
 HERE = Path(__file__).resolve().parent
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the shop for a day; return 0 when every table holds exactly what it should."""
     options = _options(arguments)
     console = Console(highlight=False)
-    return closing.exit_code(lambda: _shop(options, console), console, "shop could not be run")
+    return exit_code(lambda: _shop(options, console), console, "shop could not be run")
 
 
 def _shop(options: argparse.Namespace, console: Console) -> int:
@@ -70,7 +70,7 @@ def _shop(options: argparse.Namespace, console: Console) -> int:
         archives = ("archive/orders", "archive/payments")
         experiment = carry_out(
             start_run,
-            Watch({name: parquet_rows(work / name) for name in archives}),
+            SinkWatch({name: parquet_rows(work / name) for name in archives}),
             rows_expected=_archived(options),
             kill_count=options.kills,
             seed=options.seed,

@@ -23,13 +23,14 @@ import psycopg
 from rich.console import Console
 
 from demo import closing
-from demo.driver import prepare_java
-from demo.kills import DemoFailed
-from demo.processes import Running, kill_one, kill_tree, start
-from demo.watch import Counter, Watch, kafka_rows, postgres_rows, sqlite_rows
+from demo.watch import kafka_rows, postgres_rows
 from demo.wipe import FREQUENT, kept, wipe
 from examples.video.footage import bring_in
 from holdfast.connectors.byte_stream.branch import branches
+from holdfast.demo.driver import exit_code, prepare_java
+from holdfast.demo.kills import DemoFailed
+from holdfast.demo.processes import Running, kill_one, kill_tree, start
+from holdfast.demo.watch import Counter, SinkWatch, sqlite_rows
 from holdfast.testing.servers.kafka import kafka_server
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 when every frame is in every sink once."""
     options = _options(arguments)
     console = Console(highlight=False)
-    return closing.exit_code(lambda: _demo(options, console), console, "demo could not be carried out")
+    return exit_code(lambda: _demo(options, console), console)
 
 
 def _demo(options: argparse.Namespace, console: Console) -> int:
@@ -67,7 +68,7 @@ def _demo(options: argparse.Namespace, console: Console) -> int:
         models = stack.enter_context(TemporaryDirectory(prefix="video-"))  # of sockets, whose paths are short
         events = _events(options, stack)
         environment |= {"HOLDFAST_MODELS": models, **events.environment}
-        lives = Lives(options, environment, Watch(events.counters), console)
+        lives = Lives(options, environment, SinkWatch(events.counters), console)
         lives.live()
         os.environ.update(environment)
         from examples.video import play, verify  # here: what they import reads the environment
@@ -118,7 +119,7 @@ class Lives:
 
     options: argparse.Namespace
     environment: Mapping[str, str]
-    watch: Watch
+    watch: SinkWatch
     console: Console
     kill_count: int = 0
     run_count: int = 0
@@ -196,7 +197,7 @@ class Lives:
             count = kill_tree(running)
             self.console.print(f"{number}, {count} processes")
             return True
-        kill_one(self.chance.choice(found))
+        kill_one(self.chance.choice(found).pid)
         self.console.print(f"{number}, alone")
         return False
 

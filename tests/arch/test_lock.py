@@ -50,15 +50,32 @@ def test_what_the_scripts_pick_by_name_is_locked_with_its_hashes_below_it(name):
     assert LOCKED[name].count("--hash=sha256:") > 0
 
 
+BREAKS = {
+    "pyspark": "spark/private.py uses what a minor version may change",
+    "pandas": "PySpark 4.3 refuses pandas 3",
+    "protobuf": "the messages in PySpark were generated for the runtime of 6",
+    "sqlglot": "the trees of its expressions, which we read, change with each major version",
+    "confluent-kafka": "connectors/kafka/native binds the librdkafka that it carries",
+    "kafka-python": "transactions are ended by modules of its that are private",
+    "obstore": "before 1.0 a minor version may change its functions",
+    "av": "names go with each major version of FFmpeg",
+}
+"""Upper bounds, and what is known to break above them."""
+
 RUNTIME = [
     Requirement(text)
     for text in [
         *PROJECT["project"]["dependencies"],
-        *(text for extra in ("postgres", "s3", "gcs") for text in OPTIONAL[extra]),
+        *(text for extra, texts in OPTIONAL.items() if extra not in ("dev", "demo") for text in texts),
     ]
 ]
 
 
-@pytest.mark.parametrize("wanted", RUNTIME, ids=str)
-def test_a_new_major_version_of_what_runs_is_taken_up_on_purpose(wanted):
-    assert any(bound.operator == "<" for bound in wanted.specifier)
+def test_an_upper_bound_stands_where_something_breaks_and_nowhere_else():
+    """A bound without a reason keeps users from versions that work (design/0050, section 1)."""
+    bound = {one.name for one in RUNTIME if any(each.operator in ("<", "<=", "==") for each in one.specifier)}
+    assert bound == set(BREAKS)
+
+
+def test_every_library_has_a_lower_bound():
+    assert [one.name for one in RUNTIME if one.name != "holdfast" and ">=" not in str(one.specifier)] == []

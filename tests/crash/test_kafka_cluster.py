@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from demo.cluster import WORKER_COUNT, Cluster, standalone_cluster
-from demo.processes import kill_one
+from holdfast.demo.processes import kill_one
 from holdfast.testing.servers.kafka import KafkaServer, NoKafka, kafka_server
 from tests.crash.processes import ROOT
 from tests.crash.topic_to_topic import Flow, case_between_topics
@@ -79,7 +79,7 @@ def test_executors_are_killed_and_parted_from_the_broker(
             executors = flow.awaited(lambda: both_of(cluster), "both executors")
             victim = chance.choice(executors)
             if step == "kill":
-                kill_one(victim)
+                kill_one(victim.pid)
                 flow.note("SIGKILL of an executor")
                 continue
             way: Way = "cut" if step == "cut" else "frozen"

@@ -18,7 +18,7 @@ import pyarrow.dataset
 import pytest
 
 from demo.cluster import WORKER_COUNT, Cluster, standalone_cluster
-from demo.processes import Running, kill_tree, start
+from holdfast.demo.processes import Running, kill_tree, start
 from holdfast.shards.progress import ShardsRecord, read_progress
 from holdfast.store.paths import open_store
 from tests.crash.processes import ROOT, Case

@@ -86,12 +86,16 @@ def test_checkpoints_in_a_bucket_are_found_two_levels_deep_without_a_look_at_wha
     assert not any("trips" in each or "orders" in each for each in listed), listed
 
 
-def test_what_is_in_doubt_in_any_shard_is_said_of_the_pipeline(tmp_path: Path) -> None:
-    checkpoint = str(tmp_path / "trips")
+@pytest.mark.parametrize("is_in_bucket", [False, True], ids=["directory", "bucket"])
+def test_what_is_in_doubt_in_any_shard_is_said_of_the_pipeline(
+    s3_bucket: S3Bucket, tmp_path: Path, is_in_bucket: bool
+) -> None:
+    root = f"s3://{s3_bucket.name}" if is_in_bucket else str(tmp_path / "root")
+    checkpoint = f"{root}/trips"
     record_layout(open_store(checkpoint), ShardLayout(Assignment(3, {"a": 0, "b": 1, "c": 2})))
     run(checkpoint, tmp_path, "trips")
     run(shard_checkpoint(checkpoint, 1), tmp_path, "trips-1", dies=True)
-    (line,) = fleet_lines(find_checkpoints([str(tmp_path)]))
+    (line,) = fleet_lines(find_checkpoints([root]))
     assert (line.level, line.told, line.epoch) == ("bad", "not running; 1 epochs are in doubt, 3 shards", None)
 
 

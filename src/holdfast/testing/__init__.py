@@ -1,7 +1,7 @@
 """Kit for tests, shipped for users: graphs driven without Spark; drivers that die, sinks that break, and an auditor.
 
 Where to begin: :func:`drive` for a graph, ``step_contract`` for a step of your own,
-:func:`flow_contract` for calculators, :func:`play` for a scenario,
+:func:`flow_contract` for calculators, :func:`kill_run` for a run that dies, :func:`play` for a scenario,
 :func:`crash_loop` for a sink of your own, :func:`simulate` for seeds.
 """
 
@@ -13,6 +13,7 @@ from holdfast.testing.failures import Failure, Failures, NoFailures, ScriptedFai
 from holdfast.testing.faulty_sink import FaultySink
 from holdfast.testing.flow_contract import flow_contract
 from holdfast.testing.given import bound, close, malformed
+from holdfast.testing.killed_run import finish_run, kill_run
 from holdfast.testing.simulation.engine import EngineConflict, Load, SimulatedEngine
 from holdfast.testing.simulation.process import Baton, CrashAt, Ending, Process, SimulatedCrash, SteppedLane
 from holdfast.testing.simulation.rows import SCHEMA, audit_rows, audit_values
@@ -86,7 +87,9 @@ __all__ = [
     "close",
     "crash_loop",
     "drive",
+    "finish_run",
     "flow_contract",
+    "kill_run",
     "malformed",
     "play",
     "real_sink",

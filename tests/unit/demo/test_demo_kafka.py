@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-import polars as pl
 import pytest
 from confluent_kafka import Producer
 
-from demo import verify
+from demo.verify import held_in_kafka
 from demo.watch import kafka_rows
+from holdfast.demo import verify
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.kafka_servers import KafkaTopic
 
@@ -21,7 +21,7 @@ def test_a_topic_is_counted_and_read_as_read_committed_shows_it(
     kafka_of_session: KafkaServer, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic()
-    monkeypatch.setitem(verify.COLUMNS, topic, {"id": pl.Int64, "word": pl.String})
+    monkeypatch.setitem(verify.COLUMNS, topic, ("id", "word"))
     KafkaTopic(kafka_of_session.bootstrap, topic).create()
     counts = [kafka_rows(kafka_of_session.bootstrap, topic, keyed=keyed) for keyed in (False, True)]
     producer = Producer({"bootstrap.servers": kafka_of_session.bootstrap, "transactional.id": topic})
@@ -33,5 +33,5 @@ def test_a_topic_is_counted_and_read_as_read_committed_shows_it(
         producer.commit_transaction() if is_kept else producer.abort_transaction()
     while (found := [count() for count in counts]) != [4, 2]:
         assert found <= [4, 2]
-    rows = [verify.held_in_kafka(kafka_of_session.bootstrap, topic, keyed=keyed).rows() for keyed in (False, True)]
+    rows = [held_in_kafka(kafka_of_session.bootstrap, topic, keyed=keyed) for keyed in (False, True)]
     assert rows == [[(1, "a"), (1, "b"), (3, "a"), (3, "b")], [(3, "a"), (3, "b")]]

@@ -10,25 +10,25 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo import kills
 from demo.cluster import EPOCH_ROWS_MAX, Cluster, ExecutorKiller
-from demo.kills import DemoFailed, carry_out
-from demo.processes import Running, start
-from demo.watch import Watch, sqlite_rows
+from holdfast.demo import kills
+from holdfast.demo.kills import DemoFailed, carry_out
+from holdfast.demo.processes import Running, start
+from holdfast.demo.watch import SinkWatch, sqlite_rows
 
 STAND_IN = Path(__file__).with_name("demo_stand_in.py")
 ROWS = 2000
 
 
 def experiment(
-    work: Path, mode: str, kill_count: int = 3, seed: int = 7, disturb: kills.Disturbance = kills.undisturbed
+    work: Path, mode: str, kill_count: int = 3, seed: int = 7, disturb: kills.Disturbance = kills.no_disturbance
 ) -> tuple[kills.Experiment, list[str]]:
     said: list[str] = []
 
     def start_run(run: int) -> Running:
         return start([sys.executable, str(STAND_IN), str(work), mode], work / f"run-{run}.log")
 
-    watch = Watch({"flights": sqlite_rows(work / "flights.db", "flights")})
+    watch = SinkWatch({"flights": sqlite_rows(work / "flights.db", "flights")})
     done = carry_out(
         start_run, watch, rows_expected=ROWS, kill_count=kill_count, seed=seed, say=said.append, disturb=disturb
     )

@@ -10,10 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import polars as pl
 import pytest
 
-from demo import verify
+from holdfast.demo import verify
 from holdfast.graph.nodes import Stream
 from holdfast.testing import close, drive
 
@@ -44,13 +43,13 @@ def load() -> ModuleType:
 
 
 @pytest.fixture
-def expected(tmp_path: Path) -> dict[str, pl.DataFrame]:
+def expected(tmp_path: Path) -> dict[str, list[verify.Row]]:
     """What the verifier computes from the rows as files."""
     rows = {"flights": [flight(*one) for one in FLIGHTS], "weather": [weather(*one) for one in WEATHER]}
     for stream, raw in rows.items():
         (tmp_path / stream).mkdir()
         (tmp_path / stream / "part-0000.json").write_text("".join(json.dumps(row) + "\n" for row in raw))
-    return verify.expected(tmp_path)
+    return verify.expectation(tmp_path)
 
 
 def given(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,16 +70,14 @@ def epochs(
     return drive(stream, {name: sources[name] for name in reads})
 
 
-def table(stream: str, rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame(
-        [{name: row[name] for name in verify.COLUMNS[stream]} for row in rows], infer_schema_length=None
-    )
+def table(stream: str, rows: list[dict[str, Any]]) -> list[verify.Row]:
+    return verify.normal_rows(stream, [[row[name] for name in verify.COLUMNS[stream]] for row in rows])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weather_lag", [0, 1, 4])
 def test_sets_are_those_of_the_verifier_however_far_the_weather_is_behind(
-    expected: dict[str, pl.DataFrame], weather_lag: int
+    expected: dict[str, list[verify.Row]], weather_lag: int
 ) -> None:
     module = load()
     sets = [row for epoch in epochs(module.aligned, weather_lag) for row in epoch]
@@ -93,7 +90,7 @@ def test_sets_are_those_of_the_verifier_however_far_the_weather_is_behind(
 
 
 @pytest.mark.slow
-def test_the_last_row_of_each_hour_is_that_of_the_verifier(expected: dict[str, pl.DataFrame]) -> None:
+def test_the_last_row_of_each_hour_is_that_of_the_verifier(expected: dict[str, list[verify.Row]]) -> None:
     changes = [row for epoch in epochs(load().hourly, 0, reads=["flights"]) for row in epoch]
     last = {(row["origin"], row["window_start"]): row for row in changes}
     assert verify.compare("hourly", expected["hourly"], table("hourly", [*last.values()])).is_exact

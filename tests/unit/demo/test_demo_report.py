@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from demo import report
 from demo.cluster import Rerun, read_rerun
-from demo.kills import Experiment, Kill
-from demo.verify import Sum, Verdict
-from demo.watch import Sample
+from holdfast.demo import report
+from holdfast.demo.kills import Experiment, Kill
+from holdfast.demo.verify import SinkVerdict, Sum
+from holdfast.demo.watch import Sample
 
 SAMPLES = [Sample(second / 10, (second * 10, second)) for second in range(100)]
 EXPERIMENT = Experiment((Kill(3.0, 330, 7, 40, 1.5), Kill(6.0, 660, 7, 1234, 1.4)), 9.9, 1.2)
 GOOD = [
-    Verdict(stream, rows, rows, 0, 0, (Sum("x", 1.0, 1.0),)) for stream, rows in (("flights", 990), ("weather", 99))
+    SinkVerdict(stream, rows, rows, 0, 0, (Sum("x", 1.0, 1.0),)) for stream, rows in (("flights", 990), ("weather", 99))
 ]
 SINKS = ["flights (SQLite)", "weather (Parquet <files>)"]
 
@@ -45,7 +45,7 @@ def test_the_page_says_what_waited_in_state_at_each_kill() -> None:
 
 
 def test_the_page_says_when_rows_are_lost() -> None:
-    bad = [GOOD[0], Verdict("weather", 99, 98, 0, 1, ())]
+    bad = [GOOD[0], SinkVerdict("weather", 99, 98, 0, 1, ())]
     page = report.page(EXPERIMENT, SAMPLES, bad, sinks=SINKS, settings="Seed 1.")
     assert "Rows are lost or doubled." in page
 

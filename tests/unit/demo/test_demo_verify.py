@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-import polars.selectors as cs
+import pandas
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from demo import data, verify
-from demo.watch import parquet_rows
+import demo.verify as of_clone
+from demo import data
+from holdfast.demo import data as generated
+from holdfast.demo import verify
+from holdfast.demo.watch import parquet_rows
 
 pytestmark = pytest.mark.slow
 
@@ -42,25 +50,47 @@ def work(tmp_path: Path) -> Path:
         (tmp_path / "data" / stream).mkdir(parents=True)
         lines = "".join(json.dumps(row) + "\n" for row in lines_of)
         (tmp_path / "data" / stream / "part-0000.json").write_text(lines)
-    for stream, rows in verify.expected(tmp_path / "data").items():
+    for stream, rows in verify.expectation(tmp_path / "data").items():
         if stream in verify.FILES:
             (tmp_path / stream).mkdir()
-            verify.normalised(stream, rows).write_parquet(tmp_path / stream / "epoch-1.parquet")
+            write_file(tmp_path / stream / "epoch-1.parquet", [shown(stream, row) for row in rows])
         else:
             write_table(tmp_path, stream, rows)
     return tmp_path
 
 
-def write_table(work: Path, table: str, rows: pl.DataFrame) -> None:
-    columns = list(verify.COLUMNS[table])
-    texts = rows.with_columns(cs.datetime().dt.strftime("%Y-%m-%dT%H:%M:%SZ")).select(columns)
+def shown(stream: str, row: verify.Row) -> dict[str, Any]:
+    """Return a row as a sink holds it: with names, and instants that are none of ours."""
+
+    def value(name: str, held: Any) -> Any:
+        if name in verify.INSTANTS:
+            return datetime.fromtimestamp(held / 1e6, UTC)
+        if stream == "sets" and name == "flights" and held is not None:
+            return [dict(zip(verify.FLIGHT, flight, strict=True)) for flight in held]
+        if stream == "sets" and name == "weather" and held is not None:
+            return dict(zip(verify.WEATHER, held, strict=True))
+        return held
+
+    return {name: value(name, held) for name, held in zip(verify.COLUMNS[stream], row, strict=True)}
+
+
+def write_file(path: Path, rows: list[dict[str, Any]]) -> None:
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_table(work: Path, table: str, rows: list[verify.Row]) -> None:
+    columns = verify.COLUMNS[table]
+    texts = [
+        [value.strftime("%Y-%m-%dT%H:%M:%SZ") if isinstance(value, datetime) else value for value in each.values()]
+        for each in (shown(table, row) for row in rows)
+    ]
     with sqlite3.connect(work / "flights.db") as connection:
         connection.execute(f"CREATE TABLE {table} ({', '.join(columns)})")
-        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", texts.rows())
+        connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(columns))})", texts)
     connection.close()
 
 
-def verdict(work: Path, stream: str) -> verify.Verdict:
+def verdict(work: Path, stream: str) -> verify.SinkVerdict:
     return next(verdict for verdict in verify.verify(work) if verdict.stream == stream)
 
 
@@ -138,9 +168,10 @@ def test_an_empty_sink_has_lost_everything(work: Path) -> None:
     assert (weather.held, weather.lost, weather.is_exact) == (0, 3, False)
 
 
-def tamper(work: Path, change: pl.Expr) -> verify.Verdict:
+def tamper(work: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> verify.SinkVerdict:
     file = work / "sets" / "epoch-1.parquet"
-    pl.read_parquet(file).with_columns(change).write_parquet(file)
+    rows = pq.read_table(file).to_pylist()
+    write_file(file, [row | change(row) for row in rows])
     return verdict(work, "sets")
 
 
@@ -152,9 +183,31 @@ def test_flights_in_sets_are_counted_and_hidden_files_are_not(work: Path) -> Non
     assert parquet_rows(work / "nothing", in_lists_of="flights")() == 0
 
 
+def test_counting_bears_hidden_directories_that_come_and_go(work: Path) -> None:
+    """A staging directory is removed when its epoch is published, also while somebody lists it."""
+    staging = work / "sets" / "_holdfast" / "staging"
+    ends = threading.Event()
+
+    def stage() -> None:
+        while not ends.is_set():
+            for number in range(20):
+                (staging / str(number) / "deep").mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(staging)
+
+    stager = threading.Thread(target=stage)
+    stager.start()
+    try:
+        count = parquet_rows(work / "sets")
+        assert {count() for _ in range(300)} == {5}
+    finally:
+        ends.set()
+        stager.join()
+
+
 def test_sets_hold_what_was_known_of_the_hour(work: Path) -> None:
-    sets = verify.expected(work / "data")["sets"]
-    found = {(row["origin"], row["timestamp"].hour): row for row in sets.to_dicts()}
+    sets = verify.expectation(work / "data")["sets"]
+    rows = [shown("sets", row) for row in sets]
+    found = {(row["origin"], row["timestamp"].hour): row for row in rows}
     assert found["EWR", 6]["flights"] is None
     assert found["JFK", 11]["weather"] is None
     assert [flight["carrier"] for flight in found["EWR", 10]["flights"]] == ["UA"]
@@ -162,30 +215,28 @@ def test_sets_hold_what_was_known_of_the_hour(work: Path) -> None:
 
 
 def test_one_flight_of_a_set_that_is_gone_is_found(work: Path) -> None:
-    changed = tamper(work, pl.col("flights").list.slice(1))
+    changed = tamper(work, lambda row: {"flights": row["flights"] and row["flights"][1:]})
     assert (changed.held, changed.duplicates, changed.lost) == (5, 3, 3)
     assert [(each.column, each.expected, each.held) for each in changed.sums] == [("flights", 3, 0)]
 
 
 def test_a_set_without_its_weather_is_found(work: Path) -> None:
-    changed = tamper(work, pl.when(pl.col("flights").is_null()).then("weather").alias("weather"))
+    changed = tamper(work, lambda row: {"weather": row["weather"] if row["flights"] is None else None})
     assert (changed.duplicates, changed.lost, changed.is_exact) == (1, 1, False)
 
 
 def test_no_weather_is_not_the_same_as_weather_of_which_nothing_is_known(work: Path) -> None:
-    fields = [pl.lit(None, kind).alias(name) for name, kind in verify.WEATHER.items()]
-    changed = tamper(
-        work, pl.when(pl.col("weather").is_null()).then(pl.struct(fields)).otherwise("weather").alias("weather")
-    )
+    nothing = dict.fromkeys(verify.WEATHER)
+    changed = tamper(work, lambda row: {"weather": row["weather"] or nothing})
     assert (changed.duplicates, changed.lost, changed.is_exact) == (2, 2, False)
 
 
 def test_flights_of_a_set_in_another_order_are_found(work: Path) -> None:
     flights = verify.expected_flights(work / "data" / "flights")
-    flights = pl.concat([flights, flights.filter(pl.col("carrier") == "UA").with_columns(carrier=pl.lit("AA"))])
+    flights += [(*flight[:2], "AA", *flight[3:]) for flight in flights if flight[2] == "UA"]
     weather = verify.expected_weather(work / "data" / "weather")
     expected = verify.expected_sets(flights, weather)
-    held = expected.with_columns(pl.col("flights").list.reverse())
+    held = [(*key, flown and flown[::-1], known) for *key, flown, known in expected]
     assert verify.compare("sets", expected, expected).is_exact
     assert not verify.compare("sets", expected, held).is_exact
 
@@ -206,8 +257,8 @@ def test_a_changed_hour_is_found(work: Path, statement: str) -> None:
 
 
 def test_an_hour_of_cancelled_flights_alone_has_no_departures_and_no_mean(work: Path) -> None:
-    hourly = verify.expected(work / "data")["hourly"].sort("window_start")
-    assert hourly.select("origin", "departures", "mean_delay").rows() == [
+    hourly = sorted(verify.expectation(work / "data")["hourly"], key=lambda row: row[1])
+    assert [(origin, departures, mean) for origin, _, _, departures, mean in hourly] == [
         ("EWR", 1, 2.0),
         ("JFK", 1, 33.0),
         ("JFK", 0, None),
@@ -218,20 +269,22 @@ def test_the_command_fails_for_a_tampered_sink(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["verify", str(work)])
-    assert verify.main() == 0
+    assert of_clone.main() == 0
     change(work, "DELETE FROM flights WHERE carrier = 'B6'")
-    assert verify.main() == 1
+    assert of_clone.main() == 1
     assert "flights: expected=3 held=2 duplicates=0 lost=1" in capsys.readouterr().out
 
 
 def test_the_package_of_the_flights_is_read_as_it_is_installed() -> None:
-    assert data.table("weather.csv").height == 26_115
+    weather = data.table("weather.csv")
+    assert len(weather) == 26_115
     assert {"time_hour", "carrier", *data.WHOLE_NUMBERS} <= set(data.table("flights.csv.zip").columns)
+    assert None in [row["wind_gust"] for row in data.rows(weather)], "what is missing is null, and not NaN"
 
 
 def test_files_of_another_cut_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"carrier": ["UA"], "flight": [1], "origin": ["EWR"]} | {name: [None] for name in data.WHOLE_NUMBERS}
-    table = pl.DataFrame({"time_hour": ["2013-01-01T10:00:00Z"], **given})
+    table = pandas.DataFrame({"time_hour": ["2013-01-01T10:00:00Z"], **given})
     monkeypatch.setattr(data, "table", lambda name: table)
     for count in (3, 2):
         for stream in data.prepare(tmp_path / "data", {"flights": count, "weather": 1}):
@@ -239,8 +292,32 @@ def test_files_of_another_cut_are_removed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_stream_is_cut_into_files_without_losing_a_row(tmp_path: Path) -> None:
-    rows = pl.DataFrame({"number": range(101)})
-    data.write_stream(rows, tmp_path, 7)
+    generated.write_stream([{"number": number} for number in range(101)], tmp_path, 7)
     files = sorted(tmp_path.iterdir())
     assert [file.name for file in files] == [f"part-{number:04}.json" for number in range(7)]
-    assert pl.concat([pl.read_ndjson(file) for file in files])["number"].to_list() == list(range(101))
+    lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert [line["number"] for line in lines] == list(range(101))
+
+
+def test_generated_rows_are_the_same_each_time_and_have_what_is_hard(tmp_path: Path) -> None:
+    counts = {"flights": 3, "weather": 2}
+    for place in ("one", "other"):
+        generated.generate(tmp_path / place, counts, days=40)
+    texts = [[file.read_text() for file in sorted((tmp_path / place).rglob("*.json"))] for place in ("one", "other")]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 5
+    rows = verify.expectation(tmp_path / "one")
+    assert all(rows.values()), "each sink gets rows"
+    assert len({row[:2] for row in rows["weather"]}) == len(rows["weather"]), "one row of weather an hour"
+    assert any(row[-1] for row in rows["flights"]), "flights were cancelled"
+    assert any(row[4] == "unknown" for row in rows["flights"])
+    for stream in ("flights", "weather"):
+        assert rows[stream] == sorted(rows[stream], key=lambda row: row[0]), "in time order"
+
+
+def test_the_generated_files_of_an_earlier_demo_are_kept(tmp_path: Path) -> None:
+    generated.generate(tmp_path, {"flights": 1, "weather": 1}, days=1)
+    (file,) = (tmp_path / "flights").iterdir()
+    file.write_text("kept")
+    generated.generate(tmp_path, {"flights": 1, "weather": 1}, days=1)
+    assert file.read_text() == "kept"

@@ -16,8 +16,8 @@ from confluent_kafka import KafkaError
 from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import UNREADABLE
 from holdfast.connectors.kafka.source import consuming
-from holdfast.connectors.kafka.source.cluster import PartitionOf
 from holdfast.connectors.kafka.source.consuming import Access, _Reading
+from holdfast.connectors.kafka.topics import PartitionOf
 from holdfast.connectors.reading.bounds import OffsetRange
 
 PLACES = [("first", 0), ("first", 1), ("second", 0), ("third", 0)]

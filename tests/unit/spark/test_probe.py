@@ -1,5 +1,6 @@
 """A probe finds the rows that end, hang or refuse, each by itself, in a process beside the worker (design/0013)."""
 
+import atexit
 import logging
 import os
 import re
@@ -127,7 +128,7 @@ def test_a_row_that_hangs_is_named_when_its_time_is_over(tmp_path):
 def server(tmp_path_factory, monkeypatch):
     """Start what processes are forked from, as a driver has it."""
     place, ends = tmp_path_factory.mktemp("f"), []
-    monkeypatch.setattr(forking.atexit, "register", lambda _, *given: ends.extend(given))
+    monkeypatch.setattr(atexit, "register", lambda _, *given: ends.extend(given))
     environment = forking.environment()  # pytest changes its own for each phase of a test
     monkeypatch.setattr(forking, "environment", lambda: environment)
     python = forking.start(place)

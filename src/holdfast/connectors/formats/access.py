@@ -350,6 +350,10 @@ def shown(path: str) -> str:
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Scheme -> the extra that brings its file system."""
+
+
 def file_system(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL, and the path in it."""
     import fsspec  # not needed, and slow to import, where everything is local
@@ -361,7 +365,7 @@ def file_system(url: str) -> tuple[Any, str]:
         raise InvalidPipeline(
             f"{scheme}://... cannot be read: {error}.",
             why="fsspec has no file system for that scheme, or the package that holds it is not installed.",
-            do='install it, for instance pip install "holdfast[s3]".',
+            do=f"pip install 'holdfast[{EXTRAS[scheme]}]'." if scheme in EXTRAS else "install what fsspec names.",
         ) from error
     return system, path
 

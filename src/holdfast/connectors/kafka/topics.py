@@ -1,4 +1,7 @@
-"""Which topics of a cluster are meant: named ones, or those whose whole name matches a pattern."""
+"""Which topics of a cluster are meant: named ones, or those whose whole name matches a pattern; and their partitions.
+
+Needs no client library: graphs are built where none is installed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.errors import InvalidPipeline
 
@@ -121,3 +125,38 @@ def check_counts(pipeline: str, segments: Mapping[str, Collection[str]]) -> None
             pipeline=pipeline,
             participant=source,
         )
+
+
+_ID_SHOWN = 8
+
+
+class PartitionOf(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    topic_id: str
+    number: int
+
+    @property
+    def segment(self) -> str:
+        """Its name in positions: the topic, the begin of its id, the partition.
+
+        Examples
+        --------
+        >>> PartitionOf("flights", "28LoSSUPSParu4QfJjItVA", 3).segment
+        'flights@28LoSSUP/3'
+        """
+        return f"{self.topic}@{self.topic_id[:_ID_SHOWN]}/{self.number}"
+
+    @classmethod
+    def of(cls, segment: str) -> PartitionOf:
+        """Return the partition that a segment is of; of the id only its begin is known.
+
+        Examples
+        --------
+        >>> PartitionOf.of("flights@28LoSSUP/3")
+        PartitionOf(topic='flights', topic_id='28LoSSUP', number=3)
+        """
+        topic, _, rest = segment.partition("@")
+        id_, _, number = rest.rpartition("/")
+        return cls(topic, id_, int(number))

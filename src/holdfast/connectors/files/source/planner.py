@@ -15,7 +15,7 @@ from holdfast.connectors.files.source.discovery import Discovery, Found, Place
 from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, low_of, segment_of
 from holdfast.connectors.files.source.index import TimeIndex
 from holdfast.connectors.files.source.listing import NOT_THERE, named
-from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, whole
+from holdfast.connectors.files.source.log import Block, FileLog, LoggedFile, log_end, whole
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats.access import FilePart, check, is_as_found, shown
 from holdfast.connectors.formats.identity import FileIdentity, of_status
@@ -372,6 +372,18 @@ def segments_there(spec: FilesSelection, workspace: str) -> list[str]:
         names = (*log.names, *(file.name for file in looked.new_files(log.names)))
         found = {segment_of(spec.division, name) for name in names}
     return sorted(segment for segment in found if segment in spec.reads)
+
+
+def ends_there(spec: FilesSelection, workspace: str) -> dict[str, int]:
+    """Return where the log of a source ends, and its segments.
+
+    By hash they may end before; all of the log is not read for that, since each start asks.
+    """
+    log = os.path.join(workspace, "log")
+    if spec.division is None or spec.parts:
+        return dict.fromkeys((SEGMENT, *segments_there(spec, workspace)), log_end(log))
+    found = FileLog(log, is_read_only=True)
+    return {SEGMENT: found.end, **BlockIndex(found.blocks, spec.division, spec.reads).ends()}
 
 
 def lowest_of(block: Block) -> int | None:

@@ -21,7 +21,7 @@ from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, FileD
 from holdfast.connectors.files.source.layout import RECORD_SIZE, Layout
 from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.connectors.files.source.numbering import places_of
-from holdfast.connectors.files.source.planner import FilePlanner, grouped, part_of, segments_there
+from holdfast.connectors.files.source.planner import FilePlanner, ends_there, grouped, part_of, segments_there
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines
@@ -129,8 +129,6 @@ class FilesSourceSpec(FilesSelection):
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position.
 
-        By hash a segment may end before; the log is not read for that, which at each start would take long.
-
         Raises
         ------
         InvalidPipeline
@@ -142,12 +140,7 @@ class FilesSourceSpec(FilesSelection):
         except HoldfastError:  # nothing is there, or nobody can tell: who reads says so
             return {SEGMENT: log_end(log)}
         check_log(log, name, self.identity(where))
-        end = log_end(log)
-        if self.division is None:
-            return {SEGMENT: end}
-        if self.parts:
-            return {SEGMENT: end, **dict.fromkeys(segments_there(self, workspace), end)}
-        return {SEGMENT: end, **BlockIndex(FileLog(log, is_read_only=True).blocks, self.division, self.reads).ends()}
+        return ends_there(self, workspace)
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the blocks that are logged: of Parquet with their rows in the file."""

@@ -23,7 +23,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -33,7 +33,7 @@ from holdfast.connectors.kafka import codes
 from holdfast.connectors.kafka.answers import is_no_topic, is_passing, refused, unusable
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.questions import NoTopic, answer, offsets
-from holdfast.connectors.kafka.topics import Selection
+from holdfast.connectors.kafka.topics import PartitionOf, Selection
 from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.connectors.reading.identified import Recorded
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline, Unavailable
@@ -174,41 +174,6 @@ def record(workspace: str, name: str, segment: str, offset: int) -> None:
 def _recorded(workspace: str, name: str, segment: str) -> Recorded:
     short = hashlib.sha256(segment.encode()).hexdigest()[:24]
     return Recorded(os.path.join(workspace, "found", short), name)
-
-
-_ID_SHOWN = 8
-
-
-class PartitionOf(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    topic_id: str
-    number: int
-
-    @property
-    def segment(self) -> str:
-        """Its name in positions: the topic, the begin of its id, the partition.
-
-        Examples
-        --------
-        >>> PartitionOf("flights", "28LoSSUPSParu4QfJjItVA", 3).segment
-        'flights@28LoSSUP/3'
-        """
-        return f"{self.topic}@{self.topic_id[:_ID_SHOWN]}/{self.number}"
-
-    @classmethod
-    def of(cls, segment: str) -> PartitionOf:
-        """Return the partition that a segment is of; of the id only its begin is known.
-
-        Examples
-        --------
-        >>> PartitionOf.of("flights@28LoSSUP/3")
-        PartitionOf(topic='flights', topic_id='28LoSSUP', number=3)
-        """
-        topic, _, rest = segment.partition("@")
-        id_, _, number = rest.rpartition("/")
-        return cls(topic, id_, int(number))
 
 
 def gone(cluster: Cluster, wanted: Mapping[str, tuple[int, int]], *, committed: bool) -> str:

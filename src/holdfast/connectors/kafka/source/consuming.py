@@ -22,12 +22,12 @@ from holdfast.connectors.kafka.native.clients import MessageConsumer, MessagesRe
 from holdfast.connectors.kafka.source.cluster import (
     TIMEOUT_S,
     Cluster,
-    PartitionOf,
     diverged,
     gone,
     translated,
     unreadable,
 )
+from holdfast.connectors.kafka.topics import PartitionOf
 from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.errors import HoldfastError
 

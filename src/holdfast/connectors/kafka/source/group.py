@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from holdfast.connectors.kafka.brokers import Brokers
-from holdfast.connectors.kafka.source.cluster import Cluster, PartitionOf
+from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.source.consuming import Access, chunks_of
-from holdfast.connectors.kafka.topics import Selection
+from holdfast.connectors.kafka.topics import PartitionOf, Selection
 from holdfast.connectors.reading.bounds import OffsetRange
 from holdfast.connectors.reading.partitioned import of_partitions
 from holdfast.positions import SourcePositions

@@ -26,7 +26,6 @@ from holdfast.connectors.kafka.source import payloads
 from holdfast.connectors.kafka.source.cluster import (
     TIMEOUT_S,
     Cluster,
-    PartitionOf,
     begin,
     dealt,
     diverged,
@@ -36,6 +35,7 @@ from holdfast.connectors.kafka.source.cluster import (
 from holdfast.connectors.kafka.source.consuming import Access, MessageRun, chunks_of
 from holdfast.connectors.kafka.source.payloads import PayloadReader, json_rows
 from holdfast.connectors.kafka.source.reading import KafkaReading
+from holdfast.connectors.kafka.topics import PartitionOf
 from holdfast.connectors.reading.bounds import OffsetRange, PartitionBounds
 from holdfast.connectors.reading.identified import Numbered, PlaceRun, Recorded
 from holdfast.connectors.reading.partitioned import BOUND, BOUND_ROW_SIZE, bound_row, of_partitions, share, with_bound

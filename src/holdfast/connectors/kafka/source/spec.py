@@ -12,9 +12,8 @@ from holdfast.connectors.formats import json_lines
 from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.fields import FIELDS
-from holdfast.connectors.kafka.source.cluster import PartitionOf
 from holdfast.connectors.kafka.source.reading import KafkaReading
-from holdfast.connectors.kafka.topics import Selection
+from holdfast.connectors.kafka.topics import PartitionOf, Selection
 from holdfast.connectors.reading.bounds import OWN, PartitionTimes, with_bounds
 from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.partitioned import of_partitions

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from demo.processes import Running, kill_tree
-from demo.watch import Watch
+from holdfast.demo.processes import Running, kill_tree
+from holdfast.demo.watch import SinkWatch
 
 LOOK_S = 0.05
 """Pause between two looks at the sinks."""
@@ -54,14 +54,14 @@ class Disturbance(Protocol):
         """``run`` counts from 0, ``new_rows`` are visible since it began; return whether it may be killed now."""
 
 
-def undisturbed(run: int, new_rows: int) -> bool:
+def no_disturbance(run: int, new_rows: int) -> bool:
     """Let the run work."""
     return True
 
 
 def carry_out(
     start_run: Callable[[int], Running],
-    watch: Watch,
+    watch: SinkWatch,
     *,
     rows_expected: int,
     kill_count: int,
@@ -69,7 +69,7 @@ def carry_out(
     say: Callable[[str], None],
     show: Callable[[], None] = lambda: None,
     waiting: Callable[[], int] | None = None,
-    disturb: Disturbance = undisturbed,
+    disturb: Disturbance = no_disturbance,
 ) -> Experiment:
     """Start the pipeline, kill it ``kill_count`` times, and let the last run finish.
 
@@ -77,7 +77,7 @@ def carry_out(
     ----------
     start_run : callable
         Starts run number 0, 1, ...
-    watch : Watch
+    watch : SinkWatch
         Sees the sinks.
     rows_expected : int
         Rows that all sinks hold in the end: kills are spread over what is still to come.
@@ -100,7 +100,7 @@ def carry_out(
     first_rows: list[float] = []
     for run in range(kill_count + 1):
         kills_left = kill_count - run
-        before = _settled(watch)
+        before = _rows_at_rest(watch)
         wanted = _rows_to_wait_for(moments, rows_expected - before, kills_left)
         delay_s = moments.uniform(0.0, DELAY_MAX_S)
         running = start_run(run)
@@ -131,7 +131,7 @@ def carry_out(
 
 def _follow(
     running: Running,
-    watch: Watch,
+    watch: SinkWatch,
     *,
     run: int,
     before: int,
@@ -169,7 +169,7 @@ def _rows_to_wait_for(moments: random.Random, rows_left: int, kills_left: int) -
     return 1 + int(share * rows_left / (kills_left + 1))
 
 
-def _settled(watch: Watch) -> int:
+def _rows_at_rest(watch: SinkWatch) -> int:
     """Return the rows visible once nothing moves any more: a database may finish a COMMIT whose sender is dead."""
     total = watch.look().total
     for _ in range(200):

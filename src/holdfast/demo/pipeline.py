@@ -1,6 +1,6 @@
 """Flights and weather: cleaned, brought together by origin and hour, and counted; into a database and Parquet files.
 
-With ``DEMO_KAFKA`` the flights are messages of a topic, and the tables are topics.
+Everything lies below ``DEMO_WORK``.  With ``DEMO_KAFKA`` the flights are messages of a topic, and the tables topics.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import holdfast as hf
 
-WORK = Path(os.environ.get("DEMO_WORK", Path(__file__).parent / "out"))
+WORK = Path(os.environ.get("DEMO_WORK", "holdfast-demo"))
 
 FLIGHTS = """
     time_hour TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from demo.kills import Experiment
-from demo.verify import Verdict
-from demo.watch import Sample
+from holdfast.demo.kills import Experiment
+from holdfast.demo.verify import SinkVerdict
+from holdfast.demo.watch import Sample
 
 KILL = "#b3261e"
 MOMENTS = 24
@@ -48,7 +48,7 @@ PAGE = """<!doctype html>
 def page(
     experiment: Experiment,
     samples: Sequence[Sample],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[SinkVerdict],
     *,
     sinks: Sequence[str],
     settings: str,
@@ -62,7 +62,7 @@ def page(
         The kills.
     samples : sequence of Sample
         What was visible, over time.
-    verdicts : sequence of Verdict
+    verdicts : sequence of SinkVerdict
         One per sink, in the order of ``Sample.rows``.
     sinks : sequence of str
         What each sink is, for the titles of its columns.
@@ -89,7 +89,7 @@ def page(
     )
 
 
-def _verdict_table(verdicts: Sequence[Verdict]) -> str:
+def _verdict_table(verdicts: Sequence[SinkVerdict]) -> str:
     rows = [
         [
             verdict.stream,
@@ -122,7 +122,7 @@ def _kill_table(experiment: Experiment) -> str:
 
 
 def _timeline(
-    samples: Sequence[Sample], experiment: Experiment, verdicts: Sequence[Verdict], sinks: Sequence[str]
+    samples: Sequence[Sample], experiment: Experiment, verdicts: Sequence[SinkVerdict], sinks: Sequence[str]
 ) -> str:
     """Return a table with a line for each moment that is shown and for each kill, and a bar for each sink."""
     every = max(1, len(samples) // MOMENTS)
