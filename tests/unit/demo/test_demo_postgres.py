@@ -64,7 +64,8 @@ def test_the_flights_in_postgres_equal_the_flights_computed(dsn: str, tmp_path: 
         ((hour, *rest),) = expected
         values = (datetime.fromtimestamp(hour / 1e6, UTC), *rest)
         placeholders = ", ".join(["%s"] * 12)
-        connection.execute(f"INSERT INTO flights VALUES ({placeholders})".encode(), values)
+        columns = ", ".join(verify.COLUMNS["flights"])
+        connection.execute(f"INSERT INTO flights ({columns}) VALUES ({placeholders})".encode(), values)
     assert verify.compare("flights", expected, held_in_postgres(dsn, "flights")).is_exact
 
 

@@ -200,7 +200,7 @@ def test_a_part_whose_process_hangs_before_it_begins_with_a_row_is_left_to_trial
 
 
 def test_a_part_for_which_no_process_can_be_started_is_left_to_trials(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
+    monkeypatch.setattr(forking, "python", lambda: str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING, "holdfast"):
         assert probed(part_of(tmp_path, [[{"v": 0}, {"v": 1}, {"v": 2}]], {1: "exit"})) == []
     assert "a process cannot be started" in caplog.text

@@ -133,6 +133,18 @@ def test_a_source_delivers_its_rate_over_time_and_one_second_of_it_at_once(
     assert holding.limit(ReadLimit(4, 100)) == ReadLimit(4, 100)
 
 
+@pytest.mark.parametrize("rate", [10.0, 2.0])
+def test_shards_deliver_the_rate_of_a_source_together(tmp_path: Path, rate: float) -> None:
+    """Also where the share of each is less than a row a second."""
+    rows = 0
+    for shard in range(4):
+        clock, stop_file = Clock(), str(tmp_path / f"{shard}.stop" / "stop")
+        (tmp_path / f"{shard}.stop").mkdir()
+        write_controls(stop_file, Controls(limits={"rides": rate}).shared_by(4))
+        rows += delivered(SourceHolding(stop_file, "rides", clock), clock, Pile(), seconds=100)
+    assert 98 * rate <= rows <= 102 * rate + 4, "of each shard one second of its share at once, and the smallest part"
+
+
 def test_a_source_that_is_paused_delivers_nothing_also_where_the_run_ends_by_itself(tmp_path: Path) -> None:
     stop_file = str(tmp_path / "stop")
     holding = SourceHolding(stop_file, "rides", Clock())
