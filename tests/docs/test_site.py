@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import functools
 import http.server
 import re
@@ -26,7 +27,7 @@ import holdfast as hf
 from holdfast.errors import KINDS
 from tests.docs.pages import PAGES, ROOT, anchors, shown
 from tests.spec.cures.sites import sites
-from tools.site import api, error_index
+from tools.site import api, docstrings, error_index, slugs
 from tools.site.slugs import slug
 from tools.site.tree import linked_files
 from tools.vendor import SITE_ASSETS, differing
@@ -67,6 +68,12 @@ def test_a_heading_has_the_anchor_that_a_git_host_gives_it() -> None:
     page = ROOT / "docs/operations.md"
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     assert {slug(heading) for heading in headings} == anchors(page)
+
+
+@pytest.mark.parametrize("module", [docstrings, error_index, slugs], ids=lambda module: module.__name__)
+def test_the_examples_of_the_site_tool_are_true(module: ModuleType) -> None:
+    found = doctest.testmod(module)
+    assert (found.failed, found.attempted > 0) == (0, True)
 
 
 def test_what_draws_the_diagrams_is_what_is_pinned() -> None:
@@ -126,6 +133,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def html_of(site: Path, page: str) -> Path:
     path = site / page
     return path.with_name("index.html") if path.name == "README.md" else path.with_suffix(".html")
+
+
+@pytest.mark.nightly
+def test_a_link_or_an_anchor_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
+    page = (ROOT / "docs/why.md").read_text() + "\n[a page](nowhere.md), [a heading](state.md#nowhere)\n"
+    build = f"from tools.site.__main__ import *; build_site(Path({str(tmp_path)!r}), {{'docs/why.md': {page!r}}})"
+    ended = subprocess.run([sys.executable, "-c", build], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "contains a link 'nowhere.md', but the target" in ended.stderr
+    assert "contains a link 'state.md#nowhere', but the doc 'docs/state.md' does not contain an anchor" in ended.stderr
 
 
 @pytest.mark.nightly

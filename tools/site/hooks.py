@@ -14,6 +14,7 @@ from tools.site.llms import llms_txt
 from tools.site.tree import ROOT
 
 ASSETS = {
+    "assets/site.css": ROOT / "tools/site/assets/site.css",
     "assets/mermaid.tiny.js": ROOT / "tools/site/assets/mermaid.tiny.js",
     "assets/mermaid.LICENSE": ROOT / "tools/site/assets/mermaid.LICENSE",
     "assets/icon.svg": ROOT / "src/holdfast/page/assets/icon.svg",

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TREE = ROOT / "build/site"
 FIRST = ("README.md", "docs/index.md")
 """Where the pages are found from: all that they link, directly or not."""
 
@@ -21,8 +20,8 @@ _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def lay_out(pages: Mapping[str, str], directory: Path = TREE) -> None:
-    """Put all that MkDocs reads into a directory, which is emptied first.
+def lay_out(pages: Mapping[str, str], directory: Path) -> None:
+    """Put all that MkDocs reads into an empty directory.
 
     Parameters
     ----------
@@ -31,7 +30,6 @@ def lay_out(pages: Mapping[str, str], directory: Path = TREE) -> None:
     directory : Path
         Where everything goes.
     """
-    shutil.rmtree(directory, ignore_errors=True)
     for path in linked_files():
         place = directory / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +45,7 @@ def linked_files() -> list[Path]:
     waiting = [ROOT / name for name in FIRST]
     while waiting:
         path = waiting.pop()
-        if path in found:
+        if path in found or not path.is_file():  # MkDocs names a link that leads nowhere
             continue
         found.add(path)
         if path.suffix == ".md":
