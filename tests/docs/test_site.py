@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,6 +144,13 @@ def test_a_link_or_an_anchor_that_leads_nowhere_ends_the_build(tmp_path: Path) -
     assert ended.returncode == 1
     assert "contains a link 'nowhere.md', but the target" in ended.stderr
     assert "contains a link 'state.md#nowhere', but the doc 'docs/state.md' does not contain an anchor" in ended.stderr
+
+
+@pytest.mark.nightly
+def test_each_page_says_of_which_version_it_is(site: Path) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for path in (site / "docs").rglob("*.html"):
+        assert f"Holdfast {version}. Apache License 2.0." in path.read_text()
 
 
 @pytest.mark.nightly

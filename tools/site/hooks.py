@@ -22,9 +22,10 @@ ASSETS = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the address from ``pyproject.toml``: it stands there alone."""
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
-    config.site_url = urls["Homepage"] + "/"
+    """Take address and version from ``pyproject.toml``: they stand there alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.site_url = project["urls"]["Homepage"] + "/"
+    config.copyright = f"Holdfast {project['version']}. Apache License 2.0."
     return config
 
 
