@@ -105,6 +105,20 @@ def test_a_checkpoint_that_has_more_than_the_sinks_is_left_alone(tmp_path: Path,
     assert len(told) == 4
 
 
+def test_a_start_with_a_whole_past_reads_no_more_than_its_end(
+    tmp_path: Path, source: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, opened, read = filled(source, tmp_path, 40), list[str](), sealed.read_sealed
+
+    def counted(path: str) -> bytes | None:
+        opened.append(path)
+        return read(path)
+
+    monkeypatch.setattr(sealed, "read_sealed", counted)
+    assert lost_pasts([source], tmp_path, [Held(1, explained={"rows": len(told)})], has_begun=True) == []
+    assert [os.path.basename(path) for path in opened] == [f"{40:012}.json"]
+
+
 def test_sinks_that_disagree_are_named_with_what_each_says(tmp_path: Path) -> None:
     one = [Explanation("rows", 1, "{}"), Explanation("rows", 2, json.dumps({"name": "a"}))]
     other = [one[0], Explanation("rows", 2, json.dumps({"name": "b"}))]

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import read
+from holdfast.connectors.files.source.discovery import settled
 from holdfast.connectors.files.source.log import FileLog, LoggedFile, log_end, whole
 from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
+from holdfast.positions import SegmentSet
 from holdfast.store import durable, increments, sealed
 from tests.disks import small_disk
 
@@ -264,3 +266,24 @@ def test_a_log_of_another_place_is_refused_before_anything_is_read_and_none_is_n
     (tmp_path / "two" / "a.json").unlink()
     (tmp_path / "two").rmdir()
     assert spec("two").reached("given", workspace) == {"log": 1}, "who reads says what is not there"
+
+
+def test_where_segments_by_hash_end_is_told_by_the_end_of_the_log_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, workspace = tmp_path / "in", str(tmp_path / "workspace")
+    where.mkdir()
+    whole_source: Any = read.files(str(where), schema="x INT", name="given").node.spec
+    part = whole_source.in_parts(4).of_segments(SegmentSet(frozenset({"1/4", "3/4"})))
+    log = FileLog.of_source(workspace, "given", part.identity(settled(part.where)))
+    for number in range(30):
+        assert add(log, f"{number}.json")
+    opened, read_sealed = list[str](), sealed.read_sealed
+
+    def counted(path: str) -> bytes | None:
+        opened.append(os.path.basename(path))
+        return read_sealed(path)
+
+    monkeypatch.setattr(sealed, "read_sealed", counted)
+    assert part.reached("given", workspace) == {"log": 30, "1/4": 30, "3/4": 30}
+    assert [name for name in opened if name != "identity"] == [f"{30:012}.json"]
