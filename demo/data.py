@@ -9,13 +9,12 @@ hour twice; some hours are missing.  Flights of one origin and hour are many.
 from __future__ import annotations
 
 import importlib.util
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pandas
 
-from holdfast.demo.data import FILE_COUNTS, JsonRow, write_stream
+from holdfast.demo.data import FILE_COUNTS, JsonRow, write_streams
 
 WHOLE_NUMBERS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Columns of the flights that pandas holds as floats only because values are missing."""
@@ -36,15 +35,14 @@ def prepare(directory: Path, file_counts: Mapping[str, int] = FILE_COUNTS) -> tu
     tuple of Path
         Directory of the flights, directory of the weather.
     """
-    streams = directory / "flights", directory / "weather"
-    if not all(len(list(stream.glob("*.json"))) == file_counts[stream.name] for stream in streams):
-        shutil.rmtree(directory, ignore_errors=True)  # files of another cut
+    write_streams(directory, file_counts, _streams)
+    return directory / "flights", directory / "weather"
 
-        flights = table("flights.csv.zip").sort_values(["time_hour", "carrier", "flight"], kind="stable")
-        write_stream(rows(flights.astype(dict.fromkeys(WHOLE_NUMBERS, "Int32"))), streams[0], file_counts["flights"])
-        weather = table("weather.csv").sort_values(["time_hour", "origin"], kind="stable")
-        write_stream(rows(weather), streams[1], file_counts["weather"])
-    return streams
+
+def _streams() -> dict[str, list[JsonRow]]:
+    flights = table("flights.csv.zip").sort_values(["time_hour", "carrier", "flight"], kind="stable")
+    weather = table("weather.csv").sort_values(["time_hour", "origin"], kind="stable")
+    return {"flights": rows(flights.astype(dict.fromkeys(WHOLE_NUMBERS, "Int32"))), "weather": rows(weather)}
 
 
 def table(name: str) -> pandas.DataFrame:

@@ -23,10 +23,11 @@ from holdfast.plan.levels.host import LevelsHere, levels_of
 from holdfast.plan.levels.journal import NOTHING
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.packing import packings
-from holdfast.plan.levels.taps import SampleCall, Sampling, Taps, Wish
+from holdfast.plan.levels.taps import Taps, Wish
 from holdfast.plan.program_build import as_it_is, build_program
 from holdfast.ports import Carried
 from holdfast.spark.evaluation import ProgramHere
+from holdfast.spark.sampling import SampleCall, Sampling
 from holdfast.steer.protocol import CallerGone, SteerRequest
 
 SCHEMA = "k STRING, t BIGINT, v BIGINT"

@@ -17,9 +17,9 @@ from holdfast.graph.nodes import Node, SinkNode
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.lowering import lowering_of
 from holdfast.operators.stateful.gate import ClockSpec, Gate, Released
-from holdfast.plan.levels.taps import SampleCall
 from holdfast.plan.stages import ROWS
 from holdfast.shards.naming import shard_of
+from holdfast.spark.sampling import SampleCall
 from holdfast.steer.protocol import SAMPLE_MAX, SAMPLE_S, Progress, SteerRequest
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -45,12 +45,30 @@ def generate(directory: Path, file_counts: Mapping[str, int] = FILE_COUNTS, *, d
     days : int
         How long it is watched.
     """
-    streams = {name: directory / name for name in file_counts}
-    if any(len(list(stream.glob("*.json"))) != file_counts[name] for name, stream in streams.items()):
+    luck = random.Random(SEED)
+    write_streams(
+        directory, file_counts, lambda: {"flights": [*_flights(luck, days)], "weather": [*_weather(luck, days)]}
+    )
+
+
+def write_streams(
+    directory: Path, file_counts: Mapping[str, int], make: Callable[[], Mapping[str, Sequence[JsonRow]]]
+) -> None:
+    """Write the rows of streams below a directory, unless they are there already in as many files.
+
+    Parameters
+    ----------
+    directory : Path
+        Gets a directory for each of them.
+    file_counts : mapping of str to int
+        How many files each has.
+    make : callable
+        Returns the rows.
+    """
+    if any(len([*(directory / name).glob("*.json")]) != count for name, count in file_counts.items()):
         shutil.rmtree(directory, ignore_errors=True)  # files of another cut
-        luck = random.Random(SEED)
-        write_stream(list(_flights(luck, days)), streams["flights"], file_counts["flights"])
-        write_stream(list(_weather(luck, days)), streams["weather"], file_counts["weather"])
+        for name, rows in make().items():
+            write_stream(rows, directory / name, file_counts[name])
 
 
 def write_stream(rows: Sequence[JsonRow], directory: Path, file_count: int) -> None:

@@ -59,25 +59,13 @@ _JVM_CODE = tuple(
 _JVM_WORDS = frozenset(
     (
         *("Attach", "Cleaner", "Common", "Destroy", "Dispatcher", "Executor", "Finalizer", "Fork", "Handler", "Java"),
-        *(
-            "Join",
-            "Listener",
-            "Notification",
-            "Pool",
-            "Reference",
-            "Signal",
-            "TID",
-            "Thread",
-            "Timer",
-            "VM",
-            "acceptor",
-        ),
+        *("Join", "Listener", "Notification", "Pool", "Reference", "Signal", "TID", "Thread", "Timer", "VM"),
         *("appStatus", "block", "broadcast", "cleaner", "client", "common", "commonPool", "context", "dispatcher"),
         *("driver", "element", "event", "exchange", "executorManagement", "files", "heartbeat", "heartbeater", "idle"),
         *("kafka", "launch", "loop", "manager", "map", "message", "monitor", "netty", "network", "outbox", "output"),
         *("pool", "producer", "qtp", "reaper", "receiver", "refresh", "result", "rpc", "scheduler", "selector"),
         *("server", "shared", "shuffle", "spark", "state", "stderr", "stdin", "stdout", "store", "streaming", "task"),
-        *("telemetry", "timeout", "tracking", "worker", "writer"),
+        *("acceptor", "telemetry", "timeout", "tracking", "worker", "writer"),
     )
 )
 """Words of the names that Spark and the JVM give to threads, besides those of Holdfast."""

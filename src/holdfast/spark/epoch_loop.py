@@ -29,7 +29,6 @@ from holdfast.plan.counts import EpochReport, Observed
 from holdfast.plan.epoch_times import EpochTimes
 from holdfast.plan.expectations import EpochChecks
 from holdfast.plan.levels.parts import Dues
-from holdfast.plan.levels.taps import Sampling
 from holdfast.plan.lookup_versions import LookupVersions
 from holdfast.plan.pressure import BackPressure, Ramp
 from holdfast.plan.report import OperatorReports
@@ -38,6 +37,7 @@ from holdfast.positions import Positions
 from holdfast.spark.evaluation import Evaluated, Evaluation
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.trials import limited
+from holdfast.spark.sampling import Sampling
 from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
 from holdfast.state.bucket_report import BucketReport

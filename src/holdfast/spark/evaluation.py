@@ -17,13 +17,14 @@ from holdfast.capabilities import offers
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
-from holdfast.plan.levels.taps import NO_WISH, Sampling, Taps, Wish
+from holdfast.plan.levels.taps import NO_WISH, Taps, Wish
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span
 from holdfast.positions import Positions, SourcePositions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
+from holdfast.spark.sampling import Sampling
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 
 

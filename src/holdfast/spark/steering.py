@@ -9,9 +9,9 @@ from pathlib import Path
 from holdfast.commit.coordinator import Coordinator
 from holdfast.errors import HoldfastError
 from holdfast.plan.epoch_times import EpochTimes
-from holdfast.plan.levels.taps import SampleCall
 from holdfast.ports import Held
 from holdfast.positions import Positions, held_by_every
+from holdfast.spark.sampling import SampleCall
 from holdfast.spark.sight import Followers, Sight
 from holdfast.steer.controls import Controls
 from holdfast.steer.holding import write_controls

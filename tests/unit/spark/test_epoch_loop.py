@@ -14,9 +14,9 @@ from holdfast.checkpoint.explained import Explanations
 from holdfast.commit.busy import Busy
 from holdfast.commit.claims import Claim
 from holdfast.plan.counts import EpochReport
-from holdfast.plan.levels.taps import Sampling
 from holdfast.spark.epoch_loop import EpochLimits, EpochLoop
 from holdfast.spark.evaluation import Evaluated
+from holdfast.spark.sampling import Sampling
 
 OFFSET = 'v2\n{"batchTimestampMs":1}\nrows:{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1}'
 

@@ -36,12 +36,13 @@ from holdfast.plan.levels.journal import BucketChange, JournalReader, StateJourn
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.line import Outlets
 from holdfast.plan.levels.packing import Packing
-from holdfast.plan.levels.taps import NO_WISH, Sampling, Taps, Wish
+from holdfast.plan.levels.taps import NO_WISH, Taps, Wish
 from holdfast.ports import Carried, Span
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import EVERYTHING, Passing
 from holdfast.spark.evaluation import Evaluated, Here, SourcesHere
 from holdfast.spark.failure import is_too_large
+from holdfast.spark.sampling import Sampling
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
 from holdfast.spark.state.host import (
     ACTIVE_UNTIL_PROPERTY,
