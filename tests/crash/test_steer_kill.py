@@ -233,6 +233,7 @@ def test_a_checkpoint_that_is_asked_for_is_made_once_or_not_known(tmp_path: Path
     arrive(tmp_path / "in", "a.json", [{"id": 1}])
     with living(tmp_path, entry, moment, "state") as process:
         eventually(lambda: held(tmp_path) == [1], what="the first row")
+        eventually(lambda: attached.epochs()["epochs"], what="the end of its epoch")  # which is later than the row
         if (entry, moment) == (2, "after"):
             assert attached.checkpoint("friday") == {"epoch": 1}
         elif (entry, moment) == (1, "before"):
@@ -247,6 +248,7 @@ def test_a_checkpoint_that_is_asked_for_is_made_once_or_not_known(tmp_path: Path
     arrive(tmp_path / "in", "b.json", [{"id": 2}])
     with living(tmp_path, 0, "before", "state"):
         eventually(lambda: held(tmp_path) == [1, 2], within_s=120, what="the second row")
+        eventually(lambda: attached.epochs()["epochs"], what="the end of its epoch")
         if is_made:
             with pytest.raises(InvalidPipeline, match="named 'friday' already"):
                 attached.checkpoint("friday")
