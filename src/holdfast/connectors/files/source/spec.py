@@ -309,7 +309,7 @@ def files(
         relative to the directory, is its identity: it is read once.
     format : str
         ``"json"`` (one object a line), ``"csv"`` or ``"parquet"``.
-    schema : str, StructType or pyarrow.Schema
+    schema : str, path, StructType or pyarrow.Schema
         Columns to read.
     timestamp : str, optional
         Column that holds event time.

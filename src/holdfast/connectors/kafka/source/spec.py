@@ -202,8 +202,8 @@ def kafka(
         record behind the id of its schema in a registry, and its fields are read into these columns by their names.
         ``"bytes"``: the columns are ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
         ``headers``.
-    schema : str, StructType or pyarrow.Schema
-        Columns of the value, for ``"json"`` and ``"avro"``.
+    schema : str, path, StructType or pyarrow.Schema
+        Columns of the value, for ``"json"`` and ``"avro"``: a DDL string, or a file of Avro, JSON Schema or DDL.
     registry : str or mapping of str to str, optional
         For ``"avro"``: the address of the schema registry, or a mapping with ``url``, ``username``, ``password``,
         ``ca``, ``certificate``, ``key`` and ``key_password``; ``${NAME}`` is an environment variable.
