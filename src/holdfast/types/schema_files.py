@@ -113,7 +113,7 @@ def _of_json_schema(text: str) -> list[pa.Field]:
         schema = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
-    of, _ = _resolved(schema, schema, "the schema", ())
+    of, _ = _follow(schema, schema, "the schema", ())
     if of.get("type") != "object" or not isinstance(of.get("properties"), dict):
         raise ValueError('it is not of "type": "object" with "properties", which could be columns')
     return _members(of, schema, "", ())
@@ -130,7 +130,7 @@ def _members(of: Mapping[str, Any], root: Mapping[str, Any], path: str, within: 
 
 def _json_type(of: Any, root: Mapping[str, Any], path: str, within: tuple[str, ...]) -> tuple[pa.DataType, bool]:
     """Return the type of a property, and whether null is one of its values."""
-    of, within = _resolved(of, root, f"property {path!r}", within)
+    of, within = _follow(of, root, f"property {path!r}", within)
     kinds = of.get("type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
     may_be_null = "null" in kinds
@@ -158,7 +158,7 @@ def _json_type(of: Any, root: Mapping[str, Any], path: str, within: tuple[str, .
     raise ValueError(f"property {path!r} is of type {kind!r}, and what it holds is not said")
 
 
-def _resolved(
+def _follow(
     of: Any, root: Mapping[str, Any], what: str, within: tuple[str, ...]
 ) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """Follow references into the same file; return also which ones led here."""
@@ -180,6 +180,7 @@ def _resolved(
 def _of_ddl(text: str) -> list[pa.Field]:
     """Read columns, or those of one CREATE TABLE; what follows its columns (USING, LOCATION) is not about them."""
     pieces = [found[0] for found in _PIECE.finditer(text)]
+    assert "".join(pieces) == text  # no column is lost between two pieces
     plain = ["" if piece.startswith("--") else " " if piece.startswith("/*") else piece for piece in pieces]
     content = "".join(plain).strip().removesuffix(";")
     created = _CREATE.match(content)
