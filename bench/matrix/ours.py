@@ -17,8 +17,8 @@ BESIDE = ("after-decide", "before-forget", "after-forget")
 """Only an epoch of several sinks is decided in the checkpoint: these have a SQLite table beside the sink."""
 
 COMMANDS: Mapping[str, str] = {
-    "rejected-kept": "`holdfast resolve --reject-rows` alone comes to it: `tests/crash/test_poison.py`",
-    "rejected-decided": "`holdfast resolve --reject-rows` alone comes to it: `tests/crash/test_poison.py`",
+    "rejected-kept": "`holdfast resolve --reject-rows` alone comes to it: `tests/unit/cli/test_cli_recovery.py`",
+    "rejected-decided": "`holdfast resolve --reject-rows` alone comes to it: `tests/unit/cli/test_cli_recovery.py`",
     "repair-uncommitted": "the repair of a sink alone comes to it: `tests/crash/test_reconcile_kill.py`",
     "repaired": "the repair of a sink alone comes to it: `tests/crash/test_reconcile_kill.py`",
     "columns-uncommitted": "a start with a new column alone comes to it: `tests/crash/test_new_column_kill.py`",

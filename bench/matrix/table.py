@@ -30,13 +30,15 @@ def rendered(figures: Mapping[str, Any]) -> str:
 
 
 def _measured_when(figures: Mapping[str, Any]) -> Iterator[str]:
-    machine, versions = figures["machine"], figures["versions"]
+    machine, versions, (low, high) = figures["machine"], figures["versions"], figures["load"]
     needs = ", ".join(need.replace("==", " ") for peer in peers.PEERS.values() for need in peer.needs)
     yield (
         f"Measured on {figures['date']}, on a machine with {machine['cores']} cores and {machine['memory_gib']} GiB of "
-        f"memory, beside other programs; Python {versions['python']}, Holdfast {versions['holdfast']} on Spark "
-        f"{versions['pyspark']}; {needs}."
+        f"memory, beside other programs (load {low} to {high}, so that all seconds are long); Python "
+        f"{versions['python']}, Holdfast {versions['holdfast']} on Spark {versions['pyspark']}; {needs}."
     )
+    yield ""
+    yield "A cell of Holdfast: duplicates / lost / seconds to the first right row."
 
 
 def _ours(cells: Mapping[str, Any]) -> Iterator[str]:

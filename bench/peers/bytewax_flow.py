@@ -2,8 +2,8 @@
 
 As written in https://docs.bytewax.io/stable/guide/concepts/recovery.html (``RecoveryConfig``, ``epoch_interval``,
 ``init_db_dir``) and in the docstrings of ``bytewax.connectors.files``: of ``FileSink`` "can support exactly-once
-processing in a batch context.  The file will be truncated during resume".  A ``StatelessSinkPartition`` has no state to
-go back to: at-least-once.
+processing in a batch context.  The file will be truncated during resume".  Of ``DynamicSink``,
+``bytewax.outputs`` says that it "only naively can support at-least-once processing".
 
 - ``files``: ``FileSink``.
 - ``sqlite``: a ``DynamicSink`` that inserts each batch of items in one transaction.

@@ -1,8 +1,8 @@
 """Pathway: lines of files, a Python function, and a sink, with persistence.
 
 As written in https://pathway.com/developers/user-guide/concepts/persistence: ``pw.persistence.Config`` with a backend
-in the file system, handed to ``pw.run``.  What is recovered is at-least-once in the edition on PyPI, by
-https://pathway.com/features: "at least once consistency" there, exactly-once in the enterprise edition.
+in the file system, handed to ``pw.run``.  The description at https://pypi.org/project/pathway/: "the free version of
+Pathway gives the 'at least once' consistency while the enterprise version provides the 'exactly once' consistency".
 
 - ``files``: ``pw.io.jsonlines.write``.
 - ``sqlite``: ``pw.io.python.write`` with an observer that inserts each row and commits at the end of a time.
