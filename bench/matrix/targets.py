@@ -204,9 +204,8 @@ def kafka() -> Iterator[Opener]:
 
         def place(work: Path) -> Place:
             topic = f"matrix-{next(_numbers)}"
-            AdminClient({"bootstrap.servers": server.bootstrap}).create_topics([NewTopic(topic, 1, 1)])[topic].result(
-                30
-            )
+            admin = AdminClient({"bootstrap.servers": server.bootstrap})  # NB a variable: its answers end with it
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(30)
             return Place(f"{server.bootstrap}/{topic}", lambda: ids(topic))
 
         def ids(topic: str) -> list[int]:

@@ -96,3 +96,10 @@ def test_a_life_that_does_not_come_to_its_point_is_no_cell(tmp_path: Path) -> No
     side = Side([sys.executable, "-c", ""], {}, [Death("nowhere", {})])
     with pytest.raises(NotReached, match="nowhere was not reached: exit code 0"):
         run_chain(side, list, tmp_path / "log")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", TARGETS)
+def test_each_target_has_a_place_without_rows(name: str, tmp_path: Path) -> None:
+    with TARGETS[name]() as opener:
+        assert list(opener(tmp_path).ids()) == []
