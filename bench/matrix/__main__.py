@@ -116,7 +116,7 @@ def measure_peer(matrix: Matrix, name: str) -> None:
     """Measure what is not in the matrix yet of a peer."""
     sinks = peers.PEERS[name].sinks
     # The narrow window comes first, at all sinks: a run that is stopped has what readers ask for.
-    for point in reversed(peers.POINTS):
+    for point in reversed(list(peers.POINTS)):
         for sink, declared in sinks.items():
             if point in declared.points and point not in matrix.of_peer(name, sink):
                 _measure_cell(matrix, name, sink, point, declared.target)
