@@ -70,12 +70,12 @@ def _cell(cells: Mapping[str, Any], sink: str, point: str) -> str:
     figures = cells.get(point)
     if figures is None:
         return "no such point" if (sink, point) in ours.NOT_REACHED else NOT_YET
-    return "not reached" if figures.get("not_reached") else _figures(figures)
-
-
-def _figures(figures: Mapping[str, Any]) -> str:
+    if figures.get("not_reached"):
+        return "not reached"
     wrong = f", {figures['wrong']} wrong" if figures["wrong"] else ""
-    return f"{figures['duplicates']} / {figures['lost']} / {_seconds(figures)}{wrong}"
+    # The life after a death may come to the next one before it shows a row.
+    seconds = "the next death came first" if figures["seconds"] is None else _seconds(figures)
+    return f"{figures['duplicates']} / {figures['lost']} / {seconds}{wrong}"
 
 
 def _seconds(figures: Mapping[str, Any]) -> str:
