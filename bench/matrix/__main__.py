@@ -61,9 +61,7 @@ class Matrix:
         self.figures["date"] = datetime.now(UTC).date().isoformat()
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         self.figures["machine"] = {"cores": os.cpu_count(), "memory_gib": round(memory)}
-        load = os.getloadavg()[0]
-        low, high = there.get("load", (load, load))
-        self.figures["load"] = [round(min(low, load)), round(max(high, load))]
+        self.figures["load_max"] = max(round(os.getloadavg()[0]), there.get("load_max", 0))
         names = ("holdfast", "pyspark")
         self.figures["versions"] = {name: version(name) for name in names} | {"python": platform.python_version()}
         hidden = self._path.with_suffix(".tmp")

@@ -30,11 +30,11 @@ def rendered(figures: Mapping[str, Any]) -> str:
 
 
 def _measured_when(figures: Mapping[str, Any]) -> Iterator[str]:
-    machine, versions, (low, high) = figures["machine"], figures["versions"], figures["load"]
+    machine, versions, load = figures["machine"], figures["versions"], figures["load_max"]
     needs = ", ".join(need.replace("==", " ") for peer in peers.PEERS.values() for need in peer.needs)
     yield (
         f"Measured on {figures['date']}, on a machine with {machine['cores']} cores and {machine['memory_gib']} GiB of "
-        f"memory, beside other programs (load {low} to {high}, so that all seconds are long); Python "
+        f"memory, beside other programs (load up to {load}, so that all seconds are long); Python "
         f"{versions['python']}, Holdfast {versions['holdfast']} on Spark {versions['pyspark']}; {needs}."
     )
     yield ""
