@@ -212,8 +212,8 @@ class Service:
         raise Unavailable(
             f"call {calls.name!r} has no answer after {asking.retries + 1} attempt(s).",
             why=f"{said}.",
-            do='make sure that the service answers, then start again: answers so far are recorded; or write error="..." '
-            "for a column that says which rows have none.",
+            do='make sure that the service answers, then start again: answers so far are recorded; or write '
+            'error="..." for a column that says which rows have none.',
             participant=calls.name,
         ) from failure
 
