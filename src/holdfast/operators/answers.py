@@ -24,7 +24,7 @@ _KEYS_MAX = 500
 """Of one query: SQLite before 3.32 takes 999 variables."""
 
 
-class Answer(NamedTuple):
+class RecordedAnswer(NamedTuple):
     """What a service has answered.
 
     Parameters
@@ -68,21 +68,21 @@ class Answers:
         except (OSError, sqlite3.Error) as error:
             raise self._unavailable(error) from error
 
-    def find(self, keys: Sequence[str]) -> dict[str, Answer]:
+    def find(self, keys: Sequence[str]) -> dict[str, RecordedAnswer]:
         """Return what is recorded of keys."""
-        found: dict[str, Answer] = {}
+        found: dict[str, RecordedAnswer] = {}
         try:
             for start in range(0, len(keys), _KEYS_MAX):
                 some = keys[start : start + _KEYS_MAX]
                 marks = ",".join("?" * len(some))
                 query = f"SELECT key, answer, error, attempts, seconds FROM answers WHERE call = ? AND key IN ({marks})"
                 with closing(self._open.execute(query, (self._call, *some))) as rows:
-                    found.update({key: Answer(*answer) for key, *answer in rows})
+                    found.update({key: RecordedAnswer(*answer) for key, *answer in rows})
         except sqlite3.Error as error:
             raise self._unavailable(error) from error
         return found
 
-    def record(self, answers: dict[str, Answer]) -> dict[str, Answer]:
+    def record(self, answers: dict[str, RecordedAnswer]) -> dict[str, RecordedAnswer]:
         """Record answers; return what counts of their keys: another process may have been first."""
         rows = [(self._call, key, *answer) for key, answer in answers.items()]
         try:

@@ -24,7 +24,7 @@ _RIGHT = "async def fn(row): ... and hf.call(fn, schema, key=..., answers=..., n
 
 
 @dataclass(frozen=True)
-class Call:
+class ServiceCall:
     """Ask a service about each row, and add what it answers.
 
     Parameters
@@ -42,7 +42,7 @@ class Call:
     @property
     def setup(self) -> Callable[[], Any]:
         """What opens the answers and the client, once in each process."""
-        return self.fn.opened
+        return self.fn.open_service
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what an answer depends on: not how fast it is asked for, nor where it is recorded."""
@@ -137,7 +137,7 @@ def call(
             ask, "lat DOUBLE, lon DOUBLE", key="address", answers="geocodes.sqlite", name="placed", setup=new_client
         )
     """
-    with building(Call.kind, name) as built_at:
+    with building(ServiceCall.kind, name) as built_at:
         if setup is None:
             check_callable(fn, "fn", ["row"], right=_RIGHT)
         else:
@@ -164,7 +164,9 @@ def call(
         added = answer if error is None else answer.append(pa.field(error, pa.string()))
         _check_new(added.names, ())
         path = os.path.abspath(os.fspath(answers))
-        return Operator(Call(Calls(fn, setup, columns, answer, error, path, name, asking), added), name, built_at)
+        return Operator(
+            ServiceCall(Calls(fn, setup, columns, answer, error, path, name, asking), added), name, built_at
+        )
 
 
 def _check_number(number: Any, argument: str, *, least: int) -> None:

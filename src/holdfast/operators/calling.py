@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
-from holdfast.operators.answers import Answer, Answers
+from holdfast.operators.answers import Answers, RecordedAnswer
 
 _PAUSE_S = 0.1
 """Before the second attempt; before each further one twice as long."""
@@ -82,7 +82,7 @@ class Calls:
     name: str
     asking: Asking
 
-    def opened(self) -> Service:
+    def open_service(self) -> Service:
         """Return what a process asks with: called once in each, and run."""
         return Service(self)
 
@@ -127,7 +127,7 @@ class Service:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix=f"answers {calls.name}")
         self._recorded = Answers(calls.path, calls.recorded_as)
         weakref.finalize(self, _end, self._loop, self._disk, self._recorded).atexit = False
-        self._unrecorded: dict[str, tuple[Answer, asyncio.Future[Answer]]] = {}
+        self._unrecorded: dict[str, tuple[RecordedAnswer, asyncio.Future[RecordedAnswer]]] = {}
         self._writing: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(calls.asking.max_concurrency)
         self._next_s = 0.0
@@ -135,7 +135,7 @@ class Service:
         if calls.setup is not None:
             self._client = (asyncio.run_coroutine_threadsafe(self._made_client(), self._loop).result(),)
 
-    def answers_of(self, keys: Sequence[str], batch: pa.RecordBatch) -> dict[str, Answer]:
+    def answers_of(self, keys: Sequence[str], batch: pa.RecordBatch) -> dict[str, RecordedAnswer]:
         """Return the answer of each key, which is recorded.
 
         Parameters
@@ -170,9 +170,9 @@ class Service:
                 participant=self._calls.name,
             ) from error
 
-    async def _ask_all(self, rows: dict[str, Any]) -> dict[str, Answer]:
+    async def _ask_all(self, rows: dict[str, Any]) -> dict[str, RecordedAnswer]:
         """Ask about rows; where one fails, those in flight are still awaited, so that their answers are recorded."""
-        answers: dict[str, Answer] = {}
+        answers: dict[str, RecordedAnswer] = {}
         failures: list[BaseException] = []
         waiting = iter(rows.items())
 
@@ -191,7 +191,7 @@ class Service:
             raise failures[0]
         return answers
 
-    async def _ask(self, row: dict[str, Any]) -> Answer:
+    async def _ask(self, row: dict[str, Any]) -> RecordedAnswer:
         calls, asking = self._calls, self._calls.asking
         started = time.perf_counter()
         for attempt in range(asking.retries + 1):
@@ -203,16 +203,16 @@ class Service:
             except Exception as error:
                 failure = error
             else:
-                return Answer(self._encoded(made), None, attempt + 1, time.perf_counter() - started)
+                return RecordedAnswer(self._row_of(made), None, attempt + 1, time.perf_counter() - started)
             if attempt < asking.retries:
                 await asyncio.sleep(_PAUSE_S * 2**attempt)
         said = f"{type(failure).__name__}: {' '.join(str(failure).split()) or 'it has no message'}"
         if calls.error is not None:
-            return Answer(self._encoded(None), said, asking.retries + 1, time.perf_counter() - started)
+            return RecordedAnswer(self._row_of(None), said, asking.retries + 1, time.perf_counter() - started)
         raise Unavailable(
             f"call {calls.name!r} has no answer after {asking.retries + 1} attempt(s).",
             why=f"{said}.",
-            do='make sure that the service answers, then start again: answers so far are recorded; or write '
+            do="make sure that the service answers, then start again: answers so far are recorded; or write "
             'error="..." for a column that says which rows have none.',
             participant=calls.name,
         ) from failure
@@ -226,7 +226,7 @@ class Service:
         self._next_s = at + self._calls.asking.interval_s
         await asyncio.sleep(at - now)
 
-    def _encoded(self, made: Any) -> bytes:
+    def _row_of(self, made: Any) -> bytes:
         """Return an answer as a row."""
         schema = self._calls.answer
         given = dict.fromkeys(schema.names) if made is None else made
@@ -244,9 +244,9 @@ class Service:
         row: bytes = batch.serialize().to_pybytes()
         return row
 
-    async def _record(self, key: str, answer: Answer) -> Answer:
+    async def _record(self, key: str, answer: RecordedAnswer) -> RecordedAnswer:
         """Return what counts of a key, once it is on the disk: what arrives meanwhile is written together."""
-        done: asyncio.Future[Answer] = self._loop.create_future()
+        done: asyncio.Future[RecordedAnswer] = self._loop.create_future()
         self._unrecorded[key] = answer, done
         if self._writing is None:
             self._writing = self._loop.create_task(self._write())
