@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.masking import masked
 from holdfast.operators.answers import Answers, RecordedAnswer
 
 _PAUSE_S = 0.1
@@ -206,7 +207,7 @@ class Service:
                 return RecordedAnswer(self._row_of(made), None, attempt + 1, time.perf_counter() - started)
             if attempt < asking.retries:
                 await asyncio.sleep(_PAUSE_S * 2**attempt)
-        said = f"{type(failure).__name__}: {' '.join(str(failure).split()) or 'it has no message'}"
+        said = masked(f"{type(failure).__name__}: {' '.join(str(failure).split()) or 'it has no message'}")
         if calls.error is not None:
             return RecordedAnswer(self._row_of(None), said, asking.retries + 1, time.perf_counter() - started)
         raise Unavailable(

@@ -86,6 +86,17 @@ def test_with_a_column_for_errors_the_row_leaves_and_its_error_is_recorded(tmp_p
     assert service.asked == {1: 1, 2: 1}
 
 
+def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
+    async def ask(row: Any) -> Any:
+        raise ConnectionError("GET https://me:hunter2@models.example?api_key=hunter2")
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    path = tmp_path / "answers.sqlite"
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, error="why")
+    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["why"]
+    assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
 def test_the_rate_holds_attempts_back(tmp_path: Path) -> None:
     with AskedService() as service:
         started = time.monotonic()
