@@ -3,7 +3,7 @@
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make coverage              which branches of commit/, checkpoint/, starts/ and state/ the quick tests take, held to the floors of pyproject.toml
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
-#   make test-spark            the Spark and crash groups with another Spark (VERSION=4.2.0, GROUPS="spark", FILES="tests/spark/test_runs.py")
+#   make test-spark            the Spark and crash groups with another Spark (VERSION=4.2.1, GROUPS="spark", FILES="tests/spark/test_runs.py")
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)

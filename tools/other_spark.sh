@@ -9,7 +9,7 @@ version=${1:-}
 case $version in
   [0-9]*.[0-9]*.[0-9]*) ;;
   *)
-    echo "test-spark: name a version of PySpark: make test-spark VERSION=4.2.0" >&2
+    echo "test-spark: name a version of PySpark: make test-spark VERSION=4.2.1" >&2
     exit 2
     ;;
 esac

@@ -115,6 +115,7 @@ def test_the_table_of_versions_says_what_is_asked_of_pip():
 def test_versions_of_spark_are_in_order_and_what_was_seen_last_is_the_newest():
     assert list(VERSIONS) == sorted(VERSIONS, key=lambda minor: [int(part) for part in minor.split(".")])
     assert supported()[-1] == SEEN_IN
+    assert all(version.first.startswith(minor) for minor, version in VERSIONS.items() if version.first)
     assert [minor for minor in VERSIONS if minor in supported()] == list(VERSIONS)[-len(supported()) :], "no gap"
 
 

@@ -32,12 +32,18 @@ class SparkVersion:
     has_our_launcher : bool
         Whether the JVM's command line is composed as :mod:`holdfast.spark.launch.jvm_options` does; else Spark's
         scripts compose it, and a start takes longer.
+    first : str
+        The first release of it that runs a pipeline; empty: each of them.
+    why_first : str
+        What is wrong with those before it.
     settings : mapping of str to (str, str)
         Settings of a run that other versions do without: key -> value, and why.
     """
 
     lacks: tuple[str, ...] = ()
     has_our_launcher: bool = False
+    first: str = ""
+    why_first: str = ""
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
@@ -56,10 +62,15 @@ OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 VERSIONS: Mapping[str, SparkVersion] = {
     "4.0": SparkVersion(lacks=(SOURCES_BY_NAME, ENDS_OF_EPOCHS, SOCKETS)),
     "4.1": SparkVersion(lacks=(SOURCES_BY_NAME, ENDS_OF_EPOCHS)),
-    "4.2": SparkVersion(has_our_launcher=True, settings={OFFSET_LOG: ("2", "positions under names are of this form")}),
+    "4.2": SparkVersion(
+        has_our_launcher=True,
+        first="4.2.1",
+        why_first="it does not start again after a crash in an epoch: its log of positions fails (None.get)",
+        settings={OFFSET_LOG: ("2", "positions under names are of this form")},
+    ),
     "4.3": SparkVersion(has_our_launcher=True),
 }
-"""Minor version -> what differs.  Oldest first; seen in the releases 4.0.1, 4.1.1, 4.2.0 and 4.3.0."""
+"""Minor version -> what differs.  Oldest first; seen in the releases 4.0.1, 4.1.1, 4.2.0, 4.2.1 and 4.3.0."""
 
 _FILE = re.compile(r"^__version__\b[^=\n]*=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 
@@ -94,11 +105,16 @@ def bounds() -> str:
     Examples
     --------
     >>> bounds()
-    '>=4.2,<4.4'
+    '>=4.2.1,<4.4'
     """
-    first, last = supported()[0], supported()[-1]
-    major, minor = last.split(".")
-    return f">={first},<{major}.{int(minor) + 1}"
+    major, minor = supported()[-1].split(".")
+    return f">={first_release()},<{major}.{int(minor) + 1}"
+
+
+def first_release() -> str:
+    """Return the first release that runs a pipeline, or the minor version where each of its releases does."""
+    oldest = supported()[0]
+    return VERSIONS[oldest].first or oldest
 
 
 def installed_version() -> str | None:
@@ -117,6 +133,10 @@ def installed_version() -> str | None:
     return told[1] if told else None
 
 
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+
 def require_version(version: str | None) -> None:
     """Refuse a version of Spark that cannot run a pipeline.
 
@@ -133,13 +153,16 @@ def require_version(version: str | None) -> None:
     if version is None:
         return
     row = VERSIONS.get(minor_of(version))
-    if row is not None and row.is_supported:
+    is_too_early = row is not None and _numbers(version) < _numbers(row.first)
+    if row is not None and row.is_supported and not is_too_early:
         return
-    if row is None:
+    if row is not None and row.is_supported:
+        why = f"{row.why_first}; {row.first} is the first release that does."
+    elif row is None:
         tried = " and ".join(supported())
         why = f"Holdfast uses what a minor version of Spark may change, and was tried with {tried}."
     else:
-        why = f"it lacks {', and '.join(row.lacks)}; Spark {supported()[0]} is the first that has them."
+        why = f"it lacks {', and '.join(row.lacks)}; Spark {first_release()} is the first that has them."
     raise InvalidPipeline(
         f"PySpark {version} cannot run a pipeline.",
         why=why,

@@ -13,7 +13,14 @@ import holdfast as hf
 from holdfast.cli.check import findings
 from holdfast.errors import InvalidPipeline
 from holdfast.spark import spark_versions
-from holdfast.spark.spark_versions import VERSIONS, installed_version, require_classic, require_version, supported
+from holdfast.spark.spark_versions import (
+    VERSIONS,
+    first_release,
+    installed_version,
+    require_classic,
+    require_version,
+    supported,
+)
 
 REFUSED = [minor for minor, version in VERSIONS.items() if not version.is_supported]
 
@@ -39,7 +46,7 @@ def test_a_version_that_lacks_something_is_refused_with_the_one_that_has_it(mino
     with pytest.raises(InvalidPipeline, match=rf"PySpark {minor}\.1 cannot run") as refused:
         require_version(f"{minor}.1")
     assert all(each in refused.value.why for each in VERSIONS[minor].lacks)
-    assert f"Spark {supported()[0]} is the first" in refused.value.why
+    assert f"Spark {first_release()} is the first" in refused.value.why
     assert "pip install 'pyspark>=" in refused.value.do
 
 
@@ -48,6 +55,14 @@ def test_a_version_that_was_not_tried_is_refused_with_those_that_were(version: s
     with pytest.raises(InvalidPipeline) as refused:
         require_version(version)
     assert " and ".join(supported()) in refused.value.why
+
+
+def test_a_release_that_does_not_recover_is_refused_with_the_first_that_does() -> None:
+    """4.2.0 cannot start again after a crash in an epoch (design/0052, section 1)."""
+    with pytest.raises(InvalidPipeline, match=r"4\.2\.0 cannot run") as refused:
+        require_version("4.2.0")
+    assert "4.2.1 is the first release" in refused.value.why
+    require_version("4.2.1")
 
 
 def test_the_version_is_read_and_not_imported() -> None:
