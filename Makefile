@@ -10,8 +10,9 @@
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
-#   make docs                  the documentation as a site in site/, without a network; a warning is an error
+#   make docs                  the documentation as a site in site/, without a network; a warning is an error (VERSIONS=DIR: as one version among those in DIR)
 #   make dist                  wheel, sdist and bill of materials in dist/: the same bytes each time
+#   make release VERSION=0.2.0 tests, version, change log, dist/, site/ and a tag: all of a release but publishing it (URL= the public address)
 #   make clean                 remove what the commands made, .venv apart
 
 SHELL := /bin/sh
@@ -29,7 +30,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench docs dist clean
+.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench docs dist release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -85,10 +86,13 @@ bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
 
 docs: setup
-	$(BIN)/python -m tools.site
+	$(BIN)/python -m tools.site $(if $(VERSIONS),--versions "$(VERSIONS)")
 
 dist: setup
 	$(JAVA) $(BIN)/python -m tools.dist
+
+release: setup
+	$(BIN)/python -m tools.release "$(VERSION)" $(if $(URL),--url "$(URL)") $(if $(CHECK),--check)
 
 clean:
 	rm -rf demo/out demo/report.html examples/shop/out examples/video/out bench/out build dist site spark-warehouse metastore_db derby.log

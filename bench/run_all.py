@@ -42,6 +42,7 @@ COMMANDS = {
         ("bench.shard_keys",),
         ("bench.shards",),
         ("bench.observing",),
+        ("bench.call",),
     ),
     "smoke": (
         ("bench.exactly_once", "--rows", "200000", "--files", "8", "--rounds", "2"),
@@ -74,6 +75,7 @@ COMMANDS = {
         ("bench.shard_keys", "--rows", "50000"),
         ("bench.shards", "--seconds", "5", "--rounds", "1", "--rows", "100000", "--files", "8", "--many", "8"),
         ("bench.observing", "--rows", "200000", "--files", "8", "--rounds", "2"),
+        ("bench.call", "--rows", "400", "--concurrency", "8", "--kills", "1"),
     ),
 }
 

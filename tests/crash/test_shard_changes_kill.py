@@ -92,15 +92,19 @@ class Changing:
 
     def _run(self, driver: Driver) -> None:
         """Let rows take effect, and note what can be gone back to meanwhile."""
+        before = self._epochs()
         at = self._arrived(driver)
-        epochs = {shard: self.lives.epoch_of(shard) for shard in range(self.lives.life.shards)}
+        epochs = self._epochs()
         self._arrived(driver)
         time.sleep(self.chance.uniform(0, 1))  # what is killed may be anywhere
-        shard = self.chance.choice([each for each, epoch in epochs.items() if epoch])
-        self._targets = {
-            REWINDS[0]: ["--to", at],
-            REWINDS[1]: ["--shard", f"{shard}", "--to", f"{epochs[shard]}"],
-        }
+        self._targets = {REWINDS[0]: ["--to", at]}
+        # An epoch by which a shard went back, or was handed over, has no end of its own to go back to.
+        if with_rows := [shard for shard, epoch in epochs.items() if epoch > before[shard]]:
+            shard = self.chance.choice(with_rows)
+            self._targets[REWINDS[1]] = ["--shard", f"{shard}", "--to", f"{epochs[shard]}"]
+
+    def _epochs(self) -> dict[int, int]:
+        return {shard: self.lives.epoch_of(shard) for shard in range(self.lives.life.shards)}
 
     @property
     def wanted(self) -> tuple[str, ...]:

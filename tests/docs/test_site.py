@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import functools
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -28,7 +29,7 @@ import holdfast as hf
 from holdfast.errors import KINDS
 from tests.docs.pages import PAGES, ROOT, anchors, shown
 from tests.spec.cures.sites import sites
-from tools.site import api, docstrings, error_index, slugs
+from tools.site import api, docstrings, error_index, slugs, versions
 from tools.site.slugs import slug
 from tools.site.tree import linked_files
 from tools.vendor import SITE_ASSETS, differing
@@ -71,7 +72,7 @@ def test_a_heading_has_the_anchor_that_a_git_host_gives_it() -> None:
     assert {slug(heading) for heading in headings} == anchors(page)
 
 
-@pytest.mark.parametrize("module", [docstrings, error_index, slugs], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [docstrings, error_index, slugs, versions], ids=lambda module: module.__name__)
 def test_the_examples_of_the_site_tool_are_true(module: ModuleType) -> None:
     found = doctest.testmod(module)
     assert (found.failed, found.attempted > 0) == (0, True)
@@ -255,6 +256,13 @@ def test_no_page_takes_anything_from_elsewhere(site: Path) -> None:
 @pytest.fixture(scope="module")
 def base(site: Path) -> Iterator[str]:
     """Give the address of the built site."""
+    with served(site) as address:
+        yield address
+
+
+@contextmanager
+def served(site: Path) -> Iterator[str]:
+    """Serve a directory; give its address."""
 
     class Silent(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:
@@ -307,6 +315,29 @@ def test_search_finds_a_word_and_leads_to_it(browser: Any, base: str) -> None:
         tab.click(".md-search-result__item a >> nth=0")
         tab.wait_for_load_state("networkidle")
         assert "InDoubt" in tab.inner_text("article")
+
+
+@pytest.mark.nightly
+@IN_A_BROWSER
+def test_a_reader_chooses_between_the_versions_that_are_there(browser: Any, tmp_path: Path) -> None:
+    """The site of this version, put beside one of an older and one of a much older release."""
+    for version in ("0.0.10", "0.0.9"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "sitemap.xml").write_text("<urlset/>")
+        (tmp_path / version / "index.html").write_text(f'<link rel="icon" href="data:,"><h1>{version}</h1>')
+    command = [sys.executable, "-m", "tools.site", "--versions", str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert (ended.returncode, ended.stdout + ended.stderr) == (0, "")
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    present = versions.present()
+    assert [each["version"] for each in listed] == [present, "0.0.10", "0.0.9"]
+    assert [each["aliases"] for each in listed] == [["latest"], [], []]
+    with served(tmp_path) as base, opened(browser, base, "index.html") as tab:
+        tab.wait_for_url(f"{base}/{present}/index.html")
+        tab.hover(".md-version__current", force=True)  # the list opens above it
+        tab.click(".md-version__link:has-text('0.0.9')")
+        tab.wait_for_url(f"{base}/0.0.9/**")
+        assert tab.inner_text("h1") == "0.0.9"
 
 
 @pytest.mark.nightly

@@ -80,6 +80,10 @@ def turned(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(2, "v", pc.negate(batch.column("v")))
 
 
+async def asked(row: Any) -> Any:
+    return {"said": f"{row['v']}!"}
+
+
 def echoed(rows: DataFrame) -> DataFrame:
     """Return each row as often as its key says, none of some keys, with what a Python function makes of it."""
     twice = F.udf(lambda v: None if v is None else 2 * v, "bigint")
@@ -198,6 +202,7 @@ def stateless_streams(directory: Path) -> dict[str, Stream]:
         "identified": kept | hf.row_id("k", "v", name="identified"),
         "both": both,
         "turned": both | hf.map_batches(turned, SCHEMA, name="turned"),
+        "asked": both | hf.call(asked, "said STRING", key="v", answers=directory.parent / "answers", name="asked"),
         "rejected": files.rejects | hf.select("raw", name="texts"),
     }
 

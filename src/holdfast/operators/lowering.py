@@ -42,7 +42,7 @@ class InSpark(Enum):
     SPAN = "the rows of a span of time (column, start_us, end_us)"
     SQL = "a statement (query)"
     IDENTIFIED = "a column with the id of the values of others (columns, into, key)"
-    BATCHES = "a function of Arrow batches, in Python workers (fn, setup, schema)"
+    BATCHES = "a function of Arrow batches, in Python workers (fn, setup, output, offset)"
     LOOKED_UP = "rows of a table, by key, in Python workers (used)"
     UNION = "the rows of several frames"
     HOSTED = "no part of the plan: it runs in a level, or after one, and gets its rows as chunks"
@@ -58,7 +58,7 @@ class InArrow(Enum):
     VERIFY = "the rows, or those for which a condition is true, and a count of the others (condition, drops)"
     BETWEEN = "the rows of a span of time (column, start_us, end_us)"
     IDENTIFY = "a column with the id of the values of others (columns, into, key)"
-    CALL = "a function of batches, in Python workers (fn, setup, schema)"
+    CALL = "a function of batches, in Python workers (fn, setup, output, offset)"
     LOOK_UP = "rows of a table, by key (used)"
     UNITE = "the rows of several streams"
     STEP = "a step over state (a StatefulSpec)"
@@ -126,6 +126,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
+    "call": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED, calls_user=True),
     "lookup": Lowering(InSpark.LOOKED_UP, InArrow.LOOK_UP, BoundsDownstream.ADDED),
     "expect": Lowering(InSpark.EXPECT, InArrow.VERIFY, BoundsDownstream.SAME),
     "unmet": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),

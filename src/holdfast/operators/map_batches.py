@@ -58,6 +58,10 @@ class MapBatches:
         self.offset(timestamp)
         return Shape(tuple(self.schema.names), timestamp if stays else None)
 
+    def output(self, before: pa.Schema) -> pa.Schema:
+        """Return the schema of the rows that leave."""
+        return self.schema
+
     def offset(self, timestamp: str | None) -> int | None:
         """Return by how many ticks a row's timestamp may differ from its batch's lowest; None: by any number."""
         if self.timestamp_offset is None or timestamp is None:

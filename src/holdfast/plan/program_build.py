@@ -325,7 +325,7 @@ def _identify(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | 
 
 def _call(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
-    output = builder.normal(spec.schema)
+    output = builder.normal(spec.output(inputs[0].schema))
     function = BatchFunction(spec.fn, spec.setup, output, node.name, builder.token + node.name, promise_of(node))
     return Call(function), output, at_border(output.names)
 

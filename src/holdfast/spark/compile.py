@@ -210,7 +210,7 @@ class _Compiler:
         spec: Any = step.node.spec
         if step.way is InSpark.LOOKED_UP:
             return LookUpFunction(look_up_of(step.node, _schema(before), self._token, as_spark_has_it))
-        schema = private.arrow_schema(private.spark_schema(spec.schema))
+        schema = private.arrow_schema(private.spark_schema(spec.output(_schema(before))))
         token = f"{self._token}/{step.number}"
         return BatchFunction(spec.fn, spec.setup, schema, step.node.name, token, promise_of(step.node))
 

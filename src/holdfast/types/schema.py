@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.types import ddl
+from holdfast.types import ddl, schema_files
 
 RESERVED_PREFIX = "__holdfast"
 """Columns that begin with this are Holdfast's own."""
@@ -24,9 +24,10 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
 
     Parameters
     ----------
-    schema : str, StructType or pyarrow.Schema
-        A DDL string, a Spark ``StructType`` (known by its ``jsonValue()``), or an Arrow schema, whose types are
-        converted to the nearest ones that Spark has (``uint16`` -> ``int32``, nanoseconds -> microseconds).
+    schema : str, path, StructType or pyarrow.Schema
+        A DDL string, the path of a schema file (:mod:`holdfast.types.schema_files`), a Spark ``StructType`` (known by
+        its ``jsonValue()``), or an Arrow schema; types of Arrow and of files are converted to the nearest ones that
+        Spark has (``uint16`` -> ``int32``, nanoseconds -> microseconds).
     argument : str
         The argument's name, for the error.
 
@@ -46,10 +47,12 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
     >>> to_arrow("a INT, b STRING NOT NULL").names
     ['a', 'b']
     """
-    if isinstance(schema, str):
+    if schema_files.is_file(schema):
+        found = _spark_fields(schema_files.fields(schema, argument=argument))
+    elif isinstance(schema, str):
         found = ddl.fields(schema)
     elif isinstance(schema, pa.Schema):
-        found = [field.with_type(_spark_type(field.type, field.name)).remove_metadata() for field in schema]
+        found = _spark_fields(schema)
     elif callable(getattr(schema, "jsonValue", None)):
         value = schema.jsonValue()
         if not isinstance(value, Mapping) or value.get("type") != "struct":
@@ -61,10 +64,14 @@ def to_arrow(schema: Any, *, argument: str = "schema") -> pa.Schema:
     return pa.schema(found)
 
 
+def _spark_fields(found: Iterable[pa.Field]) -> list[pa.Field]:
+    return [field.with_type(_spark_type(field.type, field.name)).remove_metadata() for field in found]
+
+
 def _no_schema(schema: Any, argument: str) -> InvalidPipeline:
     return InvalidPipeline(
         f"{argument}={schema!r} is not a schema.",
-        why=f"it is of type {type(schema).__name__}, not a DDL string, a Spark StructType or an Arrow schema.",
+        why=f"it is of type {type(schema).__name__}, not a DDL string, a path, a Spark StructType or an Arrow schema.",
         do=f'write for instance {argument}="a INT, b STRING NOT NULL".',
     )
 

@@ -135,6 +135,16 @@ def batched(fn: Any) -> Any:
     return driven(numbers() | hf.map_batches(fn, schema="n BIGINT", name="asked"), {"n": 1})
 
 
+def called(work: Path, fn: Any, **given: Any) -> Any:
+    """Ask a service about a row."""
+
+    async def ask(row: Any) -> Any:
+        return fn(row)
+
+    given = {"key": "n", "answers": work / "answers", "retry": 0, "name": "called", **given}
+    return driven(numbers() | hf.call(ask, "said STRING", **given), {"n": 1})
+
+
 def earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows five seconds earlier."""
     return batch.set_column(1, batch.schema.field(1), pc.subtract(batch.column(1), pa.scalar(5, pa.duration("s"))))
@@ -171,6 +181,18 @@ SCENARIOS = {
         lambda work: batched(refuse),
         "make sure that the system answers, then start again",
         lambda work: batched(pass_on),
+    ),
+    "a service that does not answer": Scenario(
+        "operators/calling.py:Service._ask Unavailable",
+        lambda work: called(work, refuse),
+        'write error="..."',
+        lambda work: called(work, refuse, error="why"),
+    ),
+    "a service whose answer has another schema": Scenario(
+        "operators/calling.py:Service._row_of InvalidPipeline",
+        lambda work: called(work, lambda row: {"other": 1}),
+        "return a dict with the columns of schema=",
+        lambda work: called(work, lambda row: {"said": "one"}),
     ),
     "Fenced: an older run": Scenario(
         "connectors/kit/sql.py:fenced Fenced",

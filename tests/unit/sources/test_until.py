@@ -361,6 +361,26 @@ def test_lists_of_a_program_are_read_up_to_a_time_and_the_rest_of_each_later(tmp
     assert not driver.run()
 
 
+@pytest.mark.parametrize("kind", ["rows", "feed"])
+def test_a_run_of_which_no_row_is_below_its_time_ends_too(tmp_path: Path, kind: str) -> None:
+    """Nothing is read: its position stays before the first piece that its log will have."""
+    later = [{"id": "1", "t": 50}, {"id": "2", "t": 60}]
+    if kind == "rows":
+        stream = hf.read.rows([later], schema="id STRING, t BIGINT", timestamp="t", name="a")
+    else:
+        feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id STRING, t BIGINT")
+        feed.push(later)
+        stream = hf.read.callback(feed, timestamp="t", name="a")
+    driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
+    for _ in range(2):
+        assert driver.run(10)
+        assert driver.rows == []
+    assert driver.run(55)
+    assert driver.rows == [("1", 50)]
+    driver.run()
+    assert driver.rows[1:] == [("2", 60)]
+
+
 def test_a_feed_keeps_what_is_owed_and_lets_go_of_the_rest(tmp_path: Path) -> None:
     feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id STRING, t BIGINT")
     stream = hf.read.callback(feed, timestamp="t", name="a")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from holdfast.connectors.formats import blocks, convert, json_verdicts
+from holdfast.connectors.formats import blocks, convert, json_members, json_verdicts
 from holdfast.connectors.formats.blocks import Records, Unreadable, cut_short, is_utf8, not_encoded
 from holdfast.errors import InvalidPipeline
 from holdfast.types.conversion import check_range
@@ -29,7 +29,7 @@ _IN_ROW = re.compile(r"\.? in row \d+$")
 
 @dataclass(frozen=True)
 class JsonParser:
-    """Parses objects, one a line, into the columns of a schema.  Members that are no column are ignored.
+    """Parses objects, one a line, into the columns of a schema.
 
     Parameters
     ----------
@@ -37,6 +37,8 @@ class JsonParser:
         Columns wanted.
     encoding : str
         What the text was before it became UTF-8, for reasons.
+    ignores_new : bool
+        Whether members that are no column are ignored; else an object that has one is a bad row.
 
     Notes
     -----
@@ -46,6 +48,7 @@ class JsonParser:
 
     schema: pa.Schema
     encoding: str = "UTF-8"
+    ignores_new: bool = True
 
     def parse(self, data: bytes) -> list[pa.RecordBatch]:
         """Return the rows, one for each line."""
@@ -96,19 +99,24 @@ class JsonParser:
 
     def judge(self, contents: Sequence[bytes], error: Unreadable | None = None) -> dict[int, str]:
         """Return why lines are surely bad, by index."""
-        return json_verdicts.judge(contents, self.schema, error, encoding=self.encoding)
+        reasons = json_verdicts.judge(contents, self.schema, error, encoding=self.encoding)
+        if not self.ignores_new:
+            for at, content in enumerate(contents):
+                if at not in reasons and (new := json_members.refusal(content, self.schema)):
+                    reasons[at] = new
+        return reasons
 
     def reason(self, record: bytes, error: Unreadable) -> str:
         """Say why a line cannot be read, naming the column where one is the cause."""
         if not is_utf8(record):
             return not_encoded(self.encoding)
         try:
-            _read(record, pa.schema([]), len(record) + 1)
+            _read(record, pa.schema([]), len(record) + 1, ignores_new=True)
         except pa.ArrowInvalid as of_text:  # no column is the cause
             return json_verdicts.too_large(record) or _plain(str(of_text))
         for field in self.schema:
             try:
-                replace(self, schema=pa.schema([field])).parse(record)
+                replace(self, schema=pa.schema([field]), ignores_new=True).parse(record)
             except Unreadable as one:
                 try:
                     held = json_verdicts.loads(record)[field.name]
@@ -171,12 +179,12 @@ class JsonParser:
 
     def _parse(self, data: bytes, count: int, schema: pa.Schema) -> list[pa.RecordBatch]:
         try:
-            table = _read(data, schema, _ARROW_BLOCK)
+            table = _read(data, schema, _ARROW_BLOCK, ignores_new=self.ignores_new)
         except pa.ArrowInvalid as error:
             if "straddl" not in str(error):
                 raise Unreadable(str(error)) from error
             try:
-                table = _read(data, schema, len(data) + 1)
+                table = _read(data, schema, len(data) + 1, ignores_new=self.ignores_new)
             except pa.ArrowInvalid as again:
                 raise Unreadable(str(again)) from again
         if table.num_rows != count:
@@ -198,6 +206,27 @@ class JsonParser:
         if name := convert.lacking(columns, self.schema):
             raise Unreadable(f"{name!r} is declared NOT NULL and is null or missing")
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def ignores_new(on_new_column: str, format: str) -> bool:
+    """Return whether members that are no column are ignored, as ``on_new_column=`` says.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is neither ``"ignore"`` nor ``"fail"``, or the format has no members.
+    """
+    if on_new_column not in ("ignore", "fail"):
+        raise InvalidPipeline(
+            f"on_new_column={on_new_column!r} is not known.", do='write on_new_column="fail", or leave it out.'
+        )
+    if on_new_column == "fail" and format != "json":
+        raise InvalidPipeline(
+            f'on_new_column="fail" is for format="json", and this is format={format!r}.',
+            why="only members of JSON objects are compared with schema=.",
+            do="leave on_new_column= out.",
+        )
+    return on_new_column == "ignore"
 
 
 def check_types(schema: pa.Schema, argument: str = "schema") -> None:
@@ -228,11 +257,12 @@ def _odd_type(data_type: pa.DataType) -> pa.DataType | None:
     return None if any(test(data_type) for test in (*plain, *times)) else data_type
 
 
-def _read(data: bytes, schema: pa.Schema, block_size: int) -> pa.Table:
+def _read(data: bytes, schema: pa.Schema, block_size: int, *, ignores_new: bool) -> pa.Table:
+    new = "ignore" if ignores_new else "error"
     return arrow_json.read_json(
         pa.BufferReader(data),
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=block_size),
-        parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        parse_options=arrow_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=new),
     )
 
 

@@ -19,7 +19,8 @@ import polars
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.connectors.kafka.avro_schemas import columns_of, conformed, misfit, parsed, plainer
+from holdfast.connectors.kafka.avro_schemas import conformed, misfit, plainer
+from holdfast.types.avro_columns import columns_of, parsed
 from holdfast.types.conversion import check_range
 
 _MARK = "holdfast_mark"

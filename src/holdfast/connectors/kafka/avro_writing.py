@@ -17,7 +17,8 @@ import fastavro
 import pyarrow as pa
 
 from holdfast.connectors.kafka.avro_registry import MAGIC
-from holdfast.connectors.kafka.avro_schemas import columns_of, misfit, parsed
+from holdfast.connectors.kafka.avro_schemas import misfit
+from holdfast.types.avro_columns import columns_of, parsed
 
 
 class Unwritable(ValueError):

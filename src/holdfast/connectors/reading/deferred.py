@@ -141,7 +141,8 @@ class OwingSource:
             return False
         if log.is_new or log.open_piece is not None:
             return self.has_ended(positions)
-        if at - FIRST < log.end or self._due() or self._epoch(log.next, bounded=False) > log.next:
+        is_before = (log.base is not None and at < log.base) or max(0, at - FIRST) < log.end
+        if is_before or self._due() or self._epoch(log.next, bounded=False) > log.next:
             return False
         is_over = offers(self.source, Exhaustible) and self.source.has_ended({self.segment: log.next})
         return is_over or (log.reached is not None and log.reached >= self.before)

@@ -63,6 +63,8 @@ class Layout:
         Bytes that a record may have; a longer one is a bad row.
     encoding : str
         JSON, CSV: what files are encoded in, as :func:`~holdfast.connectors.formats.access.encoding_of` names it.
+    ignores_new : bool
+        JSON: whether members that are no column are ignored; else their row is bad.
     """
 
     format: str
@@ -71,6 +73,7 @@ class Layout:
     block_size: int = 32_000_000
     max_record_size: int = RECORD_SIZE
     encoding: str = UTF_8
+    ignores_new: bool = True
 
     def is_compressed(self, name: str) -> bool:
         """Whether a file is compressed as a whole: then it is one block."""
@@ -132,7 +135,7 @@ class Layout:
                 yield RefusedRecord(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
 
     def _json(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
-        parser = JsonParser(rows.schema, _show(self.encoding))
+        parser = JsonParser(rows.schema, _show(self.encoding), self.ignores_new)
         for piece in pieces:
             yield _refusal(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
 

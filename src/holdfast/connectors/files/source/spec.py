@@ -71,6 +71,7 @@ class FilesSourceSpec(FilesSelection):
             # Only where it differs from the behaviour without the argument: older graphs are still the same.
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
+            "on_new_column": None if self.layout.ignores_new else "fail",
             "encoding": None if self.layout.encoding == UTF_8 else self.layout.encoding,
             "compare": None if self.compare == "identity" else self.compare,
             "partition_by": list(self.partition_by) or None,
@@ -286,6 +287,7 @@ def files(
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
     on_bad_row: Literal["fail", "reject"] = "fail",
+    on_new_column: Literal["ignore", "fail"] = "ignore",
     min_age: str = "0 s",
     bounded: bool = False,
     header: bool = True,
@@ -309,7 +311,7 @@ def files(
         relative to the directory, is its identity: it is read once.
     format : str
         ``"json"`` (one object a line), ``"csv"`` or ``"parquet"``.
-    schema : str, StructType or pyarrow.Schema
+    schema : str, path, StructType or pyarrow.Schema
         Columns to read.
     timestamp : str, optional
         Column that holds event time.
@@ -319,6 +321,8 @@ def files(
         Limits of one epoch.  With a limit of rows, files are read once more, to be counted, when they are logged.
     on_bad_row : str
         ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
+    on_new_column : str
+        JSON: ``"ignore"`` leaves out the members of a line that are no column; with ``"fail"`` it is a bad row.
     min_age : str
         How long a file must have been unchanged before it is taken.  ``"0 s"``: files arrive complete, by rename.
     bounded : bool
@@ -374,10 +378,8 @@ def files(
         columns = to_arrow(schema)
         layout = _layout(format, header, separator, block_size, max_record_size, encoding)
         {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
-        for argument, limit in {
-            "max_rows_per_epoch": max_rows_per_epoch,
-            "max_files_per_epoch": max_files_per_epoch,
-        }.items():
+        limits = {"max_rows_per_epoch": max_rows_per_epoch, "max_files_per_epoch": max_files_per_epoch}
+        for argument, limit in limits.items():
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise InvalidPipeline(
                     f"{argument}={limit!r} is not a positive number.", do=f"write {argument}=100_000, or leave it out."
@@ -403,7 +405,7 @@ def files(
         spec = FilesSourceSpec(
             path=os.fspath(path),
             where=where,
-            layout=layout,
+            layout=replace(layout, ignores_new=json_lines.ignores_new(on_new_column, format)),
             schema=columns,
             timestamp=timestamp,
             max_rows_per_epoch=max_rows_per_epoch,

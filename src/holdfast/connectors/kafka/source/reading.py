@@ -36,6 +36,8 @@ class KafkaReading:
         What the times in its partitions promise, where it gives bounds by itself.
     unread : frozenset of str
         Columns beside the payload's that nothing reads: they are null.
+    ignores_new : bool
+        Whether members of JSON that are no column are ignored; else their row is bad.
     reads : SegmentSet
         The partitions that are read; no argument of users.
     """
@@ -54,6 +56,7 @@ class KafkaReading:
     times: PartitionTimes | None = None
     registry: Registry | None = None
     unread: frozenset[str] = frozenset()
+    ignores_new: bool = True
     reads: SegmentSet = ALL_SEGMENTS
 
     @property

@@ -214,7 +214,7 @@ class KafkaSource:
     def _payload_reader(self, registry: Registry | None) -> PayloadReader:
         """Return what makes rows of payloads."""
         if registry is None:
-            return partial(json_rows, JsonParser(self.spec.payload))
+            return partial(json_rows, JsonParser(self.spec.payload, ignores_new=self.spec.ignores_new))
         from holdfast.connectors.kafka.source.avro_payloads import AvroReader  # its libraries are another extra
 
         return AvroReader(schemas_of(registry, self._node), self.spec.payload).rows

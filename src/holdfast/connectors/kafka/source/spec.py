@@ -85,6 +85,7 @@ class KafkaSourceSpec(KafkaReading):
             "isolation": self.isolation,
             "max_rows_per_epoch": self.max_rows_per_epoch,
             "on_bad_row": "reject" if self.rejects else None,
+            "on_new_column": None if self.ignores_new else "fail",
             "group": self.group,
             "registry": None if self.registry is None else str(self.registry),
             "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
@@ -180,6 +181,7 @@ def kafka(
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     max_rows_per_epoch: int | None = None,
     on_bad_row: Literal["fail", "reject"] = "fail",
+    on_new_column: Literal["ignore", "fail"] = "ignore",
     security: Mapping[str, str] | None = None,
     group: str | None = None,
     bounds: str | None = None,
@@ -202,8 +204,8 @@ def kafka(
         record behind the id of its schema in a registry, and its fields are read into these columns by their names.
         ``"bytes"``: the columns are ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp`` and
         ``headers``.
-    schema : str, StructType or pyarrow.Schema
-        Columns of the value, for ``"json"`` and ``"avro"``.
+    schema : str, path, StructType or pyarrow.Schema
+        Columns of the value, for ``"json"`` and ``"avro"``: a DDL string, or a file of Avro, JSON Schema or DDL.
     registry : str or mapping of str to str, optional
         For ``"avro"``: the address of the schema registry, or a mapping with ``url``, ``username``, ``password``,
         ``ca``, ``certificate``, ``key`` and ``key_password``; ``${NAME}`` is an environment variable.
@@ -223,6 +225,9 @@ def kafka(
         Limit of one epoch: of each partition the same share, and what one does not need the others get.
     on_bad_row : str
         ``"fail"`` stops with the offset and the reason; ``"reject"`` sends the row to ``stream.rejects``.
+    on_new_column : str
+        For ``"json"``: ``"ignore"`` leaves out the members of a value that are no column; with ``"fail"`` such a value
+        is a bad row.
     security : mapping of str to str, optional
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     group : str, optional
@@ -300,6 +305,7 @@ def kafka(
             on_bad_row == "reject" and format != "bytes",
             group,
             registry=None if registry is None else Registry.of(registry, "read.kafka"),
+            ignores_new=json_lines.ignores_new(on_new_column, format),
         )
         times = _partition_times(spec, bounds, disorder, idle_after)
         read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)

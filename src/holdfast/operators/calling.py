@@ -1,0 +1,279 @@
+"""Asks about the rows of a batch: each key that has no recorded answer once, a bounded number at a time.
+
+Invariants: a call begins only where fewer than ``max_concurrency`` are in flight in the process, and one is in flight
+until its answer is on the disk; a row leaves with the answer that is recorded, whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.masking import masked
+from holdfast.operators.answers import Answers, RecordedAnswer
+
+_PAUSE_S = 0.1
+"""Before the second attempt; before each further one twice as long."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a service is asked.
+
+    Parameters
+    ----------
+    max_concurrency : int
+        Calls in flight.
+    timeout_s : float
+        Of an attempt.
+    retries : int
+        Further attempts.
+    interval_s : float
+        Seconds between the beginnings of two attempts; 0 for none.
+    """
+
+    max_concurrency: int
+    timeout_s: float
+    retries: int
+    interval_s: float
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Add answers to the rows of a batch.  Picklable, where the functions are.
+
+    Parameters
+    ----------
+    fn : callable
+        ``await fn(row)``, or ``await fn(row, client)`` where there is a set-up.
+    setup : callable, optional
+        Returns the client, or a coroutine that does.
+    key : tuple of str
+        The columns that say what is asked.
+    answer : pa.Schema
+        Of the answer.
+    error : str, optional
+        The column that says why there is none.
+    path : str
+        The file of answers.
+    name : str
+        Of the operator.
+    asking : Asking
+        How fast, how often.
+    """
+
+    fn: Callable[..., Any]
+    setup: Callable[[], Any] | None
+    key: tuple[str, ...]
+    answer: pa.Schema
+    error: str | None
+    path: str
+    name: str
+    asking: Asking
+
+    def open_service(self) -> Service:
+        """Return what a process asks with: called once in each, and run."""
+        return Service(self)
+
+    def __call__(self, batch: pa.RecordBatch, service: Service) -> pa.RecordBatch:
+        """Return the rows with their answers, in their order."""
+        keys = _texts(batch.select(list(self.key)))
+        answers = service.answers_of(keys, batch)
+        rows = [pa.ipc.read_record_batch(pa.py_buffer(answers[key].row), self.answer) for key in keys]
+        table = pa.Table.from_batches(rows, self.answer)
+        columns = [pa.concat_arrays(column.chunks) for column in table.columns]
+        names = list(self.answer.names)
+        if self.error is not None:
+            columns.append(pa.array([answers[key].error for key in keys], pa.string()))
+            names.append(self.error)
+        return pa.RecordBatch.from_arrays([*batch.columns, *columns], names=[*batch.schema.names, *names])
+
+    @property
+    def recorded_as(self) -> str:
+        """What its answers are recorded under: an answer of another schema is none."""
+        schema = hashlib.sha256(self.answer.to_string().encode()).hexdigest()[:12]
+        return f"{self.name}/{schema}"
+
+
+def _texts(key: pa.RecordBatch) -> list[str]:
+    """Return a text for the key of each row; the same for the same values."""
+    return [json.dumps(list(values), default=str) for values in zip(*(c.to_pylist() for c in key.columns), strict=True)]
+
+
+class Service:
+    """What a process asks of one service: its event loop, its client, and the answers on disk.
+
+    Parameters
+    ----------
+    calls : Calls
+        What is asked.
+    """
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=_run, args=(self._loop,), name=f"call {calls.name}", daemon=True).start()
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix=f"answers {calls.name}")
+        self._recorded = Answers(calls.path, calls.recorded_as)
+        weakref.finalize(self, _end, self._loop, self._disk, self._recorded).atexit = False
+        self._unrecorded: dict[str, tuple[RecordedAnswer, asyncio.Future[RecordedAnswer]]] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._slots = asyncio.Semaphore(calls.asking.max_concurrency)
+        self._next_s = 0.0
+        self._client: tuple[Any, ...] = ()
+        if calls.setup is not None:
+            self._client = (asyncio.run_coroutine_threadsafe(self._made_client(), self._loop).result(),)
+
+    def answers_of(self, keys: Sequence[str], batch: pa.RecordBatch) -> dict[str, RecordedAnswer]:
+        """Return the answer of each key, which is recorded.
+
+        Parameters
+        ----------
+        keys : sequence of str
+            Of each row of the batch.
+        batch : pa.RecordBatch
+            The rows.
+        """
+        first: dict[str, int] = {}
+        for number, key in enumerate(keys):
+            first.setdefault(key, number)
+        found = self._disk.submit(self._recorded.find, list(first)).result()
+        if missing := {key: number for key, number in first.items() if key not in found}:
+            rows = batch.take(pa.array(list(missing.values()), pa.int64())).to_pylist()
+            asked = self._ask_all(dict(zip(missing, rows, strict=True)))
+            found.update(asyncio.run_coroutine_threadsafe(asked, self._loop).result())
+        return found
+
+    async def _made_client(self) -> Any:
+        assert self._calls.setup is not None
+        try:
+            made = self._calls.setup()
+            return await made if inspect.isawaitable(made) else made
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise Unavailable(
+                f"the setup of call {self._calls.name!r} raised {type(error).__name__}.",
+                why=f"{' '.join(str(error).split()) or 'it has no message'}.",
+                do="make sure that the service answers, or fix the function; then start again.",
+                participant=self._calls.name,
+            ) from error
+
+    async def _ask_all(self, rows: dict[str, Any]) -> dict[str, RecordedAnswer]:
+        """Ask about rows; where one fails, those in flight are still awaited, so that their answers are recorded."""
+        answers: dict[str, RecordedAnswer] = {}
+        failures: list[BaseException] = []
+        waiting = iter(rows.items())
+
+        async def ask_in_turn() -> None:
+            for key, row in waiting:
+                async with self._slots:
+                    if failures:
+                        return
+                    try:
+                        answers[key] = await self._record(key, await self._ask(row))
+                    except Exception as error:
+                        failures.append(error)
+
+        await asyncio.gather(*(ask_in_turn() for _ in range(min(len(rows), self._calls.asking.max_concurrency))))
+        if failures:
+            raise failures[0]
+        return answers
+
+    async def _ask(self, row: dict[str, Any]) -> RecordedAnswer:
+        calls, asking = self._calls, self._calls.asking
+        started = time.perf_counter()
+        for attempt in range(asking.retries + 1):
+            await self._turn()
+            try:
+                made = await asyncio.wait_for(calls.fn(row, *self._client), asking.timeout_s)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                failure = error
+            else:
+                return RecordedAnswer(self._row_of(made), None, attempt + 1, time.perf_counter() - started)
+            if attempt < asking.retries:
+                await asyncio.sleep(_PAUSE_S * 2**attempt)
+        said = masked(f"{type(failure).__name__}: {' '.join(str(failure).split()) or 'it has no message'}")
+        if calls.error is not None:
+            return RecordedAnswer(self._row_of(None), said, asking.retries + 1, time.perf_counter() - started)
+        raise Unavailable(
+            f"call {calls.name!r} has no answer after {asking.retries + 1} attempt(s).",
+            why=f"{said}.",
+            do="make sure that the service answers, then start again: answers so far are recorded; or write "
+            'error="..." for a column that says which rows have none.',
+            participant=calls.name,
+        ) from failure
+
+    async def _turn(self) -> None:
+        """Wait until the rate allows another attempt."""
+        if not self._calls.asking.interval_s:
+            return
+        now = time.monotonic()
+        at = max(self._next_s, now)
+        self._next_s = at + self._calls.asking.interval_s
+        await asyncio.sleep(at - now)
+
+    def _row_of(self, made: Any) -> bytes:
+        """Return an answer as a row."""
+        schema = self._calls.answer
+        given = dict.fromkeys(schema.names) if made is None else made
+        try:
+            if set(given) - set(schema.names):
+                raise ValueError(f"it has the members {sorted(given)}")
+            batch = pa.RecordBatch.from_pylist([dict(given)], schema)
+        except (TypeError, ValueError, pa.ArrowException) as error:
+            raise InvalidPipeline(
+                f"call {self._calls.name!r} returned an answer that does not have its schema.",
+                why=f"{' '.join(str(error).split())}; declared: {', '.join(schema.to_string().splitlines())}.",
+                do="return a dict with the columns of schema=, or correct schema=.",
+                participant=self._calls.name,
+            ) from error
+        row: bytes = batch.serialize().to_pybytes()
+        return row
+
+    async def _record(self, key: str, answer: RecordedAnswer) -> RecordedAnswer:
+        """Return what counts of a key, once it is on the disk: what arrives meanwhile is written together."""
+        done: asyncio.Future[RecordedAnswer] = self._loop.create_future()
+        self._unrecorded[key] = answer, done
+        if self._writing is None:
+            self._writing = self._loop.create_task(self._write())
+        return await done
+
+    async def _write(self) -> None:
+        while some := self._unrecorded:
+            self._unrecorded = {}
+            answers = {key: answer for key, (answer, _) in some.items()}
+            try:
+                counting = await self._loop.run_in_executor(self._disk, self._recorded.record, answers)
+            except Exception as error:
+                for _, done in some.values():
+                    done.set_exception(error)
+            else:
+                for key, (_, done) in some.items():
+                    done.set_result(counting[key])
+        self._writing = None
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _end(loop: asyncio.AbstractEventLoop, disk: ThreadPoolExecutor, recorded: Answers) -> None:
+    loop.call_soon_threadsafe(loop.stop)
+    disk.shutdown()
+    recorded.close()

@@ -1,0 +1,244 @@
+"""``call``: who is asked how often, what is recorded, and what leaves (design/0051)."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.testing import drive
+from tests.asked_service import AskedService, twice
+
+SCHEMA = "n BIGINT, t BIGINT"
+
+
+def rows_of(*numbers: int | None) -> list[dict[str, Any]]:
+    return [{"n": number, "t": at} for at, number in enumerate(numbers)]
+
+
+def asked(port: int, path: Path, **more: Any) -> Any:
+    async def ask(row: Any) -> Any:
+        return await twice(port, row["n"])
+
+    given: dict[str, Any] = {"key": "n", "answers": path / "answers.sqlite", "name": "asked", **more}
+    return hf.read.rows([], schema=SCHEMA, timestamp="t", name="given") | hf.call(ask, "twice BIGINT", **given)
+
+
+def answered(stream: Any, *numbers: int | None) -> list[dict[str, Any]]:
+    (rows,) = drive(stream, {"given": [rows_of(*numbers)]})
+    return rows
+
+
+def test_rows_leave_in_their_order_with_what_the_service_answers(tmp_path: Path) -> None:
+    with AskedService() as service:
+        rows = answered(asked(service.port, tmp_path), 3, 1, 2)
+    assert rows == [{"n": 3, "t": 0, "twice": 6}, {"n": 1, "t": 1, "twice": 2}, {"n": 2, "t": 2, "twice": 4}]
+
+
+def test_a_key_is_asked_about_once_in_a_batch_and_never_again(tmp_path: Path) -> None:
+    with AskedService() as service:
+        stream = asked(service.port, tmp_path)
+        assert [row["twice"] for row in answered(stream, 1, 2, 1)] == [2, 4, 2]
+        assert [row["twice"] for row in answered(stream, 2, 3, 1)] == [4, 6, 2]
+        again = asked(service.port, tmp_path)  # as after a restart
+        assert [row["twice"] for row in answered(again, 1, 2, 3)] == [2, 4, 6]
+    assert service.asked == {1: 1, 2: 1, 3: 1}
+
+
+def test_no_more_calls_are_in_flight_than_allowed(tmp_path: Path) -> None:
+    with AskedService(0.005) as service:
+        answered(asked(service.port, tmp_path, max_concurrency=4), *range(40))
+    assert service.in_flight_max == 4
+
+
+def test_an_attempt_that_fails_or_hangs_is_followed_by_another(tmp_path: Path) -> None:
+    with AskedService(fails={1: 1}, hangs={2}) as service:
+        rows = answered(asked(service.port, tmp_path, timeout="500 ms", retry=1), 1, 2, 3)
+    assert [row["twice"] for row in rows] == [2, 4, 6]
+    assert service.asked == {1: 2, 2: 2, 3: 1}
+
+
+def test_a_call_that_fails_fails_the_epoch_and_what_was_answered_is_not_asked_for_again(tmp_path: Path) -> None:
+    with AskedService(fails={5: 1}) as service:
+        stream = asked(service.port, tmp_path, max_concurrency=1, retry=0)
+        with pytest.raises(Unavailable, match="'asked' has no answer") as failed:
+            answered(stream, *range(10))
+        assert "503 busy" in failed.value.why
+        assert [row["twice"] for row in answered(stream, *range(10))] == [2 * n for n in range(10)]
+    assert service.asked == {**dict.fromkeys(range(10), 1), 5: 2}
+
+
+def test_with_a_column_for_errors_the_row_leaves_and_its_error_is_recorded(tmp_path: Path) -> None:
+    with AskedService(fails={1: 9}) as service:
+        stream = asked(service.port, tmp_path, retry=0, error="why")
+        for _ in range(2):
+            bad, good = answered(stream, 1, 2)
+            assert (bad["twice"], bad["why"]) == (None, "ConnectionError: 503 busy")
+            assert (good["twice"], good["why"]) == (4, None)
+    assert service.asked == {1: 1, 2: 1}
+
+
+def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
+    async def ask(row: Any) -> Any:
+        raise ConnectionError("GET https://me:hunter2@models.example?api_key=hunter2")
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    path = tmp_path / "answers.sqlite"
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, error="why")
+    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["why"]
+    assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_the_rate_holds_attempts_back(tmp_path: Path) -> None:
+    with AskedService() as service:
+        started = time.monotonic()
+        answered(asked(service.port, tmp_path, rate="100/s"), *range(21))
+    assert time.monotonic() - started >= 0.2
+
+
+def test_a_client_is_made_once_in_a_process(tmp_path: Path) -> None:
+    made = []
+
+    async def client() -> str:
+        made.append(asyncio.get_running_loop())
+        return "client"
+
+    async def ask(row: Any, client: Any) -> Any:
+        return {"said": f"{client} {row['n']}"}
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    path = tmp_path / "new" / "answers.sqlite"
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", setup=client)
+    epochs = drive(stream, {"given": [rows_of(1), rows_of(2)]})
+    assert [[row["said"] for row in rows] for rows in epochs] == [["client 1"], ["client 2"]]
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("answer", [{"twice": "two"}, {"other": 2}, 7])
+def test_an_answer_of_another_schema_is_refused(tmp_path: Path, answer: Any) -> None:
+    async def ask(row: Any) -> Any:
+        return answer
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "twice BIGINT", key="n", answers=tmp_path / "a.sqlite", name="asked")
+    with pytest.raises(InvalidPipeline, match="does not have its schema"):
+        drive(stream, {"given": [rows_of(1)]})
+
+
+def test_answers_of_another_schema_or_name_are_not_used(tmp_path: Path) -> None:
+    said = iter(range(9))
+
+    async def ask(row: Any) -> Any:
+        return {"said": next(said)}
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    for schema, name, wanted in (
+        ("said INT", "a", 0),
+        ("said BIGINT", "a", 1),
+        ("said INT", "b", 2),
+        ("said INT", "a", 0),
+    ):
+        stream = given | hf.call(ask, schema, key="n", answers=tmp_path / "a.sqlite", name=name)
+        assert drive(stream, {"given": [rows_of(1)]})[0][0]["said"] == wanted
+
+
+def test_none_is_an_answer_and_null_a_key(tmp_path: Path) -> None:
+    seen = []
+
+    async def ask(row: Any) -> None:
+        seen.append(row["n"])
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING, at TIMESTAMP", key=["n"], answers=tmp_path / "a.sqlite", name="asked")
+    for _ in range(2):
+        rows = drive(stream, {"given": [rows_of(None, 1, None)]})[0]
+        assert [(row["said"], row["at"]) for row in rows] == [(None, None)] * 3
+    assert sorted(seen, key=str) == [1, None]
+
+
+def test_the_first_recorded_answer_counts_whoever_asked(tmp_path: Path) -> None:
+    """Two attempts of a task ask about one row: both use what was recorded first."""
+    path = tmp_path / "a.sqlite"
+
+    async def ask(row: Any) -> Any:
+        with sqlite3.connect(path) as other:  # another process is faster
+            schema = pa.schema([("said", pa.string())])
+            answer = pa.RecordBatch.from_pylist([{"said": "first"}], schema).serialize().to_pybytes()
+            other.execute(
+                "INSERT INTO answers (call, key, answer, attempts, seconds) VALUES (?, '[1]', ?, 1, 0)",
+                (stream.node.spec.fn.recorded_as, answer),
+            )
+        other.close()
+        return {"said": "second"}
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked")
+    assert drive(stream, {"given": [rows_of(1)]})[0][0]["said"] == "first"
+
+
+def test_answers_that_cannot_be_recorded_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "answers.sqlite"
+    path.mkdir()
+
+    async def ask(row: Any) -> Any:
+        raise AssertionError("nobody is asked")
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked")
+    with pytest.raises(Unavailable, match="cannot be recorded"):
+        drive(stream, {"given": [rows_of(1)]})
+
+
+def test_what_it_costs_is_recorded_with_the_answers(tmp_path: Path) -> None:
+    with AskedService(fails={1: 1}) as service:
+        answered(asked(service.port, tmp_path), 1, 2)
+    with sqlite3.connect(tmp_path / "answers.sqlite") as answers:
+        ((calls, seconds),) = answers.execute("SELECT sum(attempts), sum(seconds) FROM answers").fetchall()
+    answers.close()
+    assert calls == 3
+    assert seconds >= 0.1
+
+
+async def ask_nothing(row: Any) -> None:
+    """Answer nothing."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"key": "missing"}, "missing"),
+        ({"key": []}, "does not name columns"),
+        ({"name": ""}, "name"),
+        ({"max_concurrency": 0}, "max_concurrency=0"),
+        ({"retry": -1}, "retry=-1"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"rate": "fast"}, "rate='fast'"),
+        ({"rate": "0/s"}, "rate='0/s'"),
+        ({"error": "said"}, "second column 'said'"),
+        ({"schema": "n INT"}, "second column 'n'"),
+        ({"fn": lambda: None}, "cannot be called"),
+        ({"setup": ask_nothing}, "cannot be called"),
+    ],
+)
+def test_wrong_arguments_are_refused_while_the_graph_is_built(arguments: Any, says: str) -> None:
+    given: dict[str, Any] = {"fn": ask_nothing, "schema": "said STRING", "key": "n", "answers": "a", "name": "a"}
+    with pytest.raises(InvalidPipeline, match=says):
+        hf.read.rows([], schema=SCHEMA, name="given") | hf.call(**given | arguments)
+
+
+def test_rows_keep_timestamp_ids_and_columns_and_the_declaration_travels(tmp_path: Path) -> None:
+    rows = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given") | hf.row_id()
+    stream = rows | hf.call(ask_nothing, "said STRING", key="row_id", answers=tmp_path / "a", name="asked", error="why")
+    assert stream.columns == ("n", "t", "row_id", "said", "why")
+    assert stream.timestamp == "t"
+    assert stream.node.shape.ids == rows.node.shape.ids
+    assert pickle.loads(pickle.dumps(stream.node.spec)) == stream.node.spec
+    assert stream.node.spec.arguments()["key"] == ["row_id"]
