@@ -1,4 +1,4 @@
-"""The files of ops/ for systemd, Kubernetes and Docker hold what a pipeline needs of each (design/0052, section 6).
+"""The files of ops/ for systemd, Kubernetes and Docker hold what a pipeline needs of each (design/0052, section 5).
 
 Plain checks, of what was written by hand here: no schema of Kubernetes, and no image is built.
 """
