@@ -3,6 +3,7 @@
 #   make check                 format, lint, types, import ladder, tests without JVM and database: under a minute, no Java
 #   make coverage              which branches of commit/, checkpoint/, starts/ and state/ the quick tests take, held to the floors of pyproject.toml
 #   make test                  check, then the tests on Spark, on PostgreSQL, and those that kill processes
+#   make test-spark            the Spark and crash groups with another Spark (VERSION=4.2.1, GROUPS="spark", FILES="tests/spark/test_runs.py")
 #   make nightly               all pairs of crashes, whole chains of kills, every damaged file, all examples of properties;
 #                              its report is build/nightly.json (SEED=n, TESTS="nightly kills" for a part)
 #   make demo                  real data, five SIGKILLs, every row once (SINK=postgres|kafka, MASTER=cluster, WIPE=1, SEED=n)
@@ -21,6 +22,7 @@ JAVA := sh tools/with_java.sh
 MASTER ?= local
 SCALE ?= full
 TESTS ?= nightly kills unit+fast slow
+GROUPS ?= spark crash
 
 # Spark's workers must run the interpreter that has Holdfast, whatever "python3" is on the PATH.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -29,7 +31,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test nightly demo shop video-demo bench matrix docs dist release clean
+.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench matrix docs dist release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,6 +61,12 @@ coverage: setup
 
 test: lint
 	$(JAVA) $(BIN)/python -m tools.run_tests unit+fast slow+postgres spark crash
+
+test-spark: OTHER = $(CURDIR)/build/spark-$(VERSION)
+test-spark: setup
+	sh tools/other_spark.sh "$(VERSION)"
+	PYSPARK_PYTHON=$(OTHER)/.venv/bin/python PYSPARK_DRIVER_PYTHON=$(OTHER)/.venv/bin/python \
+		$(JAVA) $(OTHER)/.venv/bin/python -m tools.run_tests --report $(OTHER)/tests.json $(if $(FILES),--files "$(FILES)") $(GROUPS)
 
 nightly: setup
 	HOLDFAST_EXAMPLES=all HOLDFAST_JVM_KILLS=30 HOLDFAST_KAFKA_KILLS=30 $(if $(SEED),HOLDFAST_FIRST_SEED=$(SEED)) \

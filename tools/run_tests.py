@@ -32,6 +32,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="run_tests", description="Runs the tests in groups.")
     parser.add_argument("groups", nargs="*", help="one after the other; those joined by + side by side")
     parser.add_argument("--report", type=Path, default=REPORT, help="where the report goes (%(default)s)")
+    parser.add_argument("--files", type=shlex.split, default=[], help="only the tests of these, a list in one word")
     options = parser.parse_args(arguments)
     rows = [row.split("+") for row in options.groups]
     unknown = [group for row in rows for group in row if group not in GROUPS]
@@ -138,10 +140,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     started = time.monotonic()
     seed = int(os.environ.get("HOLDFAST_FIRST_SEED") or random.SystemRandom().randrange(1 << 32))
-    around = circumstances(seed, os.environ)
+    around = circumstances(seed, os.environ) | {"files": options.files}
     results: list[Result] = []
     for row in rows:
-        results += run(row, seed)
+        results += run(row, seed, options.files)
         write_report(options.report, around | outcome(results, time.monotonic() - started))
     print()
     for result in results:
@@ -156,6 +158,7 @@ def circumstances(seed: int, environment: Mapping[str, str]) -> dict[str, Any]:
         "begin": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "python": platform.python_version(),
+        "spark": metadata.version("pyspark"),
         "machine": platform.platform(),
         "seed_of_examples": seed,
         "extent": {name: environment[name] for name in EXTENT if environment.get(name)},
@@ -210,14 +213,14 @@ def write_report(path: Path, content: Mapping[str, Any]) -> None:
     half.replace(path)
 
 
-def run(groups: Sequence[str], seed: int) -> list[Result]:
+def run(groups: Sequence[str], seed: int, files: Sequence[str] = ()) -> list[Result]:
     """Run groups side by side, the output of one after the other going to ours line by line."""
     first, *others = groups
-    with ExitStack() as files:
+    with ExitStack() as stack:
         # NB files and not pipes: nobody reads what the others print while the first one runs.
-        outputs = [files.enter_context(tempfile.TemporaryFile()) for _ in others]
-        process = start(first, seed, subprocess.PIPE)
-        beside = [start(group, seed, output) for group, output in zip(others, outputs, strict=True)]
+        outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in others]
+        process = start(first, seed, subprocess.PIPE, files)
+        beside = [start(group, seed, output, files) for group, output in zip(others, outputs, strict=True)]
         assert process.stdout is not None
         results = [finish(first, process, process.stdout)]
         for group, other, output in zip(others, beside, outputs, strict=True):
@@ -227,8 +230,8 @@ def run(groups: Sequence[str], seed: int) -> list[Result]:
         return results
 
 
-def start(group: str, seed: int, output: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start one group's pytest, with the seed of what Hypothesis tries."""
+def start(group: str, seed: int, output: int | IO[bytes], files: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """Start one group's pytest, with the seed of what Hypothesis tries, on some files or on all that it has."""
     # The archive of classes that the tests use is made in this tree, and none in the user's cache directory.
     environment = {
         **os.environ,
@@ -237,7 +240,7 @@ def start(group: str, seed: int, output: int | IO[bytes]) -> subprocess.Popen[by
     }
     if group in WITH_JVM:
         environment.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
-    command = [sys.executable, "-m", "pytest", *GROUPS[group], f"--hypothesis-seed={seed}"]
+    command = [sys.executable, "-m", "pytest", *GROUPS[group], *files, f"--hypothesis-seed={seed}"]
     return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
 
 

@@ -111,12 +111,15 @@ class Pipeline(Graph):
         Raises
         ------
         InvalidPipeline
-            If a stream of this pipeline leads to no sink, or the checkpoint belongs to another pipeline.
+            If a stream of this pipeline leads to no sink, the checkpoint belongs to another pipeline, or this Spark
+            cannot run it (an older version, a session of Spark Connect).
         """
         forgotten.check(self)
         # Imported here, the JVM's start before the rest: a graph is built, checked and drawn without Java and PySpark.
         from holdfast.spark.launch import early
+        from holdfast.spark.spark_versions import require_spark
 
+        require_spark(options.get("session"))
         early.begin(self, options)
         from holdfast.controller.start import start
 
@@ -146,6 +149,9 @@ class Pipeline(Graph):
 
         unchecked = left_to_spark(self)
         if unchecked and session is not None:
+            from holdfast.spark.spark_versions import require_spark
+
+            require_spark(session)
             from holdfast.spark.physical_plan import check_compiled
 
             check_compiled(self, session)

@@ -1,9 +1,12 @@
 """What is not public of PySpark is used in three modules, and where the head of the first says that it cannot be."""
 
 import ast
+import tomllib
 from functools import cache
 from pathlib import Path
 
+from holdfast.spark.private import SEEN_IN
+from holdfast.spark.spark_versions import VERSIONS, bounds, supported
 from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
 
 PRIVATE = ROOT / "spark/private.py"
@@ -102,6 +105,18 @@ KAFKAS = {
     "connectors/kafka/sink/transactions.py": {"_find_coordinator_id", "_manager"},
 }
 """What design/0036, "Requests", says of kafka-python."""
+
+
+def test_the_table_of_versions_says_what_is_asked_of_pip():
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())
+    assert f"pyspark{bounds()}" in project["project"]["dependencies"]
+
+
+def test_versions_of_spark_are_in_order_and_what_was_seen_last_is_the_newest():
+    assert list(VERSIONS) == sorted(VERSIONS, key=lambda minor: [int(part) for part in minor.split(".")])
+    assert supported()[-1] == SEEN_IN
+    assert all(version.first.startswith(minor) for minor, version in VERSIONS.items() if version.first)
+    assert [minor for minor in VERSIONS if minor in supported()] == list(VERSIONS)[-len(supported()) :], "no gap"
 
 
 def test_there_is_something_to_look_for():

@@ -27,7 +27,7 @@ def with_results(monkeypatch: pytest.MonkeyPatch, *results: Result) -> list[int]
     """Let groups end so; returns the seeds that they were run with."""
     of, seeds = {result.group: result for result in results}, []
 
-    def run(groups: list[str], seed: int) -> list[Result]:
+    def run(groups: list[str], seed: int, files: list[str]) -> list[Result]:
         seeds.append(seed)
         return [of[group] for group in groups]
 

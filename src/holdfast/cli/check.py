@@ -161,14 +161,20 @@ def findings(pipeline: Pipeline, directory: Path | None) -> Iterator[HoldfastErr
     yield from mistakes
     yield from _paths(pipeline)
     yield from _sinks(pipeline, are_rows_known=not mistakes)
-    try:
-        from holdfast.spark.launch.java import require_java
-
-        require_java()
-    except HoldfastError as error:
-        yield error
+    yield from _spark()
     if directory is not None:
         yield from _disk(directory)
+
+
+def _spark() -> Iterator[HoldfastError]:
+    from holdfast.spark.launch.java import require_java
+    from holdfast.spark.spark_versions import require_spark
+
+    for require in (require_spark, require_java):
+        try:
+            require()
+        except HoldfastError as error:
+            yield error
 
 
 def unchecked_by(pipeline: Pipeline) -> list[str]:

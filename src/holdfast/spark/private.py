@@ -8,6 +8,7 @@ what Py4J documents.
 
 What leans on Spark's inside and stands elsewhere:
 
+- :mod:`holdfast.spark.spark_versions`: which versions run a pipeline, and what the others lack.
 - :mod:`holdfast.spark.plans.catalyst`: how an operator's plan is rewritten.
 - :mod:`holdfast.spark.launch.log4j`: Log4j in the JVM of a session that was given.
 - :mod:`holdfast.checkpoint.spark_log`: the files of a query's checkpoint directory (logs, metadata, schemas of state,
@@ -49,7 +50,10 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 SEEN_IN = "4.3"
-"""The version of Spark in which all of this was seen last: raise it when the tests of this module pass on another."""
+"""The version of Spark in which all of this was seen last: raise it when the tests of this module pass on a newer one.
+
+What differs between the versions that run a pipeline is in :mod:`holdfast.spark.spark_versions`.
+"""
 
 # --- the JVM and its sessions -----------------------------------------------------------------------------------------
 

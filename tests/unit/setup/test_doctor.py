@@ -20,7 +20,7 @@ from holdfast.setup.versions import Library
 
 GB = 1 << 30
 LIBRARIES = [
-    Library("pyspark", ">=4.3,<4.4"),
+    Library("pyspark", ">=4.2.1,<4.4"),
     Library("psycopg", ">=3.2,<4", "postgres"),
     Library("av", ">=17,<19", "video"),
 ]
@@ -149,8 +149,8 @@ def test_too_little_disk_and_too_few_files(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("installed", "environ", "level", "said"),
     [
-        ({}, {}, "fail", "pip install 'pyspark>=4.3,<4.4'"),
-        ({"pyspark": "4.2.1"}, {}, "fail", "pip install 'pyspark>=4.3,<4.4'"),
+        ({}, {}, "fail", "pip install 'pyspark>=4.2.1,<4.4'"),
+        ({"pyspark": "4.1.4"}, {}, "fail", "pip install 'pyspark>=4.2.1,<4.4'"),
         ({"pyspark": "4.3.0"}, {"SPARK_HOME": "/opt/spark"}, "warn", "unset SPARK_HOME"),
         ({"pyspark": "4.3.0"}, {}, "ok", ""),
     ],

@@ -31,6 +31,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from holdfast.spark.launch.jvm_classes import local_files
+from holdfast.spark.spark_versions import VERSIONS, minor_of
 
 ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 ONE_COLLECTOR = "-XX:+UseSerialGC"
@@ -139,9 +140,6 @@ class JvmOptions:
         return {"spark.driver.memory": self.memory}
 
 
-SEEN_IN = "4.3"
-"""The version of Spark whose launcher composes this command; see :data:`holdfast.spark.private.SEEN_IN`."""
-
 MAIN = "org.apache.spark.deploy.SparkSubmit"
 """What becomes the gateway to Python when it is given :data:`SHELL`."""
 
@@ -244,8 +242,10 @@ def _is_as_installed(home: Path, environment: Mapping[str, str]) -> bool:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:  # Spark's own directory is on the path
         return False
+    row = VERSIONS.get(minor_of(version))
     return (
-        version.startswith(f"{SEEN_IN}.")
+        row is not None
+        and row.has_our_launcher
         and theirs <= _HARMLESS
         and any((home / "jars").glob(f"spark-core_*-{version}.jar"))
         and not (home / "conf").exists()
