@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from holdfast.spark.private import SEEN_IN
-from holdfast.spark.spark_versions import VERSIONS, bounds, supported
+from holdfast.spark.spark_versions import VERSIONS, bounds, supported_versions
 from tests.arch.trees import MODULES, ROOT, nodes_of, tree_of
 
 PRIVATE = ROOT / "spark/private.py"
@@ -114,9 +114,11 @@ def test_the_table_of_versions_says_what_is_asked_of_pip():
 
 def test_versions_of_spark_are_in_order_and_what_was_seen_last_is_the_newest():
     assert list(VERSIONS) == sorted(VERSIONS, key=lambda minor: [int(part) for part in minor.split(".")])
-    assert supported()[-1] == SEEN_IN
+    assert supported_versions()[-1] == SEEN_IN
     assert all(version.first.startswith(minor) for minor, version in VERSIONS.items() if version.first)
-    assert [minor for minor in VERSIONS if minor in supported()] == list(VERSIONS)[-len(supported()) :], "no gap"
+    assert [minor for minor in VERSIONS if minor in supported_versions()] == list(VERSIONS)[
+        -len(supported_versions()) :
+    ], "no gap"
 
 
 def test_there_is_something_to_look_for():

@@ -94,7 +94,7 @@ def minor_of(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def supported() -> list[str]:
+def supported_versions() -> list[str]:
     """Return the minor versions that run a pipeline, oldest first."""
     return [minor for minor, version in VERSIONS.items() if version.is_supported]
 
@@ -107,13 +107,13 @@ def bounds() -> str:
     >>> bounds()
     '>=4.2.1,<4.4'
     """
-    major, minor = supported()[-1].split(".")
+    major, minor = supported_versions()[-1].split(".")
     return f">={first_release()},<{major}.{int(minor) + 1}"
 
 
 def first_release() -> str:
     """Return the first release that runs a pipeline, or the minor version where each of its releases does."""
-    oldest = supported()[0]
+    oldest = supported_versions()[0]
     return VERSIONS[oldest].first or oldest
 
 
@@ -159,7 +159,7 @@ def require_version(version: str | None) -> None:
     if row is not None and row.is_supported:
         why = f"{row.why_first}; {row.first} is the first release that does."
     elif row is None:
-        tried = " and ".join(supported())
+        tried = " and ".join(supported_versions())
         why = f"Holdfast uses what a minor version of Spark may change, and was tried with {tried}."
     else:
         why = f"it lacks {', and '.join(row.lacks)}; Spark {first_release()} is the first that has them."

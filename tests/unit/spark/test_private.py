@@ -26,7 +26,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from holdfast.checkpoint.spark_log import operators_with_state
 from holdfast.spark import private
 from holdfast.spark.launch import fork_server, forked_python, jvm
-from holdfast.spark.spark_versions import minor_of, supported
+from holdfast.spark.spark_versions import minor_of, supported_versions
 
 PLANNING = "pyspark.sql.streaming.transform_with_state_driver_worker"
 SOURCES = Path(pyspark.__file__).parent
@@ -41,7 +41,7 @@ def source_of(module: str) -> str:
 
 def test_this_version_was_looked_at() -> None:
     """A new one: let the tests of this file and of ``tests/spark/test_private.py`` pass, then add its row."""
-    assert minor_of(pyspark.__version__) in supported()
+    assert minor_of(pyspark.__version__) in supported_versions()
 
 
 def told() -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from holdfast.spark.spark_versions import (
     installed_version,
     require_classic,
     require_version,
-    supported,
+    supported_versions,
 )
 
 REFUSED = [minor for minor, version in VERSIONS.items() if not version.is_supported]
@@ -36,7 +36,7 @@ def pipeline_of(work: Path) -> hf.Pipeline:
     return hf.Pipeline("small", rows | hf.write.sqlite(str(work / "out.db"), table="rows", name="rows_table"))
 
 
-@pytest.mark.parametrize("minor", supported())
+@pytest.mark.parametrize("minor", supported_versions())
 def test_a_version_that_has_everything_is_not_refused(minor: str) -> None:
     require_version(f"{minor}.7")
 
@@ -54,7 +54,7 @@ def test_a_version_that_lacks_something_is_refused_with_the_one_that_has_it(mino
 def test_a_version_that_was_not_tried_is_refused_with_those_that_were(version: str) -> None:
     with pytest.raises(InvalidPipeline) as refused:
         require_version(version)
-    assert " and ".join(supported()) in refused.value.why
+    assert " and ".join(supported_versions()) in refused.value.why
 
 
 def test_a_release_that_does_not_recover_is_refused_with_the_first_that_does() -> None:
