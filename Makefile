@@ -10,6 +10,7 @@
 #   make shop                  a shop of orders and payments, killed again and again (SINK=sqlite, KILLS=n, WIPE=1, SEED=n)
 #   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
+#   make matrix                kill at every point for every sink, ours and others', into build/matrix.json (SINKS=a,b PEERS=a,b, PUBLISH=1)
 #   make docs                  the documentation as a site in site/, without a network; a warning is an error (VERSIONS=DIR: as one version among those in DIR)
 #   make dist                  wheel, sdist and bill of materials in dist/: the same bytes each time
 #   make release VERSION=0.2.0 tests, version, change log, dist/, site/ and a tag: all of a release but publishing it (URL= the public address)
@@ -30,7 +31,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench docs dist release clean
+.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench matrix docs dist release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,6 +85,10 @@ video-demo: setup
 
 bench: setup
 	$(JAVA) $(BIN)/python -m bench.run_all --scale $(SCALE)
+
+matrix: setup
+	$(JAVA) $(BIN)/python -m bench.matrix $(if $(filter undefined,$(origin SINKS)),,--sinks "$(SINKS)") \
+		$(if $(filter undefined,$(origin PEERS)),,--peers "$(PEERS)") $(if $(PUBLISH),--publish)
 
 docs: setup
 	$(BIN)/python -m tools.site $(if $(VERSIONS),--versions "$(VERSIONS)")

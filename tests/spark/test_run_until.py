@@ -61,3 +61,17 @@ def test_a_run_ends_by_itself_when_the_slower_source_has_passed_the_time(
         other = hf.Pipeline("other", timeless | hf.write.sqlite(tmp_path / "o.db", table="rows", name="table"))
         with pytest.raises(InvalidPipeline, match="source 'timeless' cannot be read up to a time"):
             other.start(checkpoint=str(tmp_path / "o"), session=spark, until=UNTIL)
+
+
+def test_a_run_ends_by_itself_when_every_list_is_at_or_above_the_time(spark: SparkSession, tmp_path: Path) -> None:
+    lists = [[{"id": 1, "t": 20}], [{"id": 2, "t": 10}]]
+    stream = hf.read.rows(lists, schema="id BIGINT, t BIGINT", timestamp="t", name="lists")
+    pipeline = hf.Pipeline("above", stream | hf.write.sqlite(tmp_path / "t.db", table="rows", name="table"))
+
+    def start(trigger: Any, **options: Any) -> Any:
+        return pipeline.start(checkpoint=str(tmp_path / "ckpt"), trigger=trigger, session=spark, **options)
+
+    assert start(hf.every("20 ms"), until=10).wait(60)
+    assert sqlite_rows(tmp_path / "t.db", "SELECT id FROM rows") == []
+    assert start(hf.available_now()).wait(60)
+    assert sorted(sqlite_rows(tmp_path / "t.db", "SELECT id FROM rows")) == [1, 2]

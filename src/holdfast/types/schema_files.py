@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.types import avro_columns, ddl
 
 _PIECE = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`]|``)*`|--[^\n]*|/\*.*?\*/|.", re.DOTALL)
@@ -180,7 +180,7 @@ def _follow(
 def _of_ddl(text: str) -> list[pa.Field]:
     """Read columns, or those of one CREATE TABLE; what follows its columns (USING, LOCATION) is not about them."""
     pieces = [found[0] for found in _PIECE.finditer(text)]
-    assert "".join(pieces) == text  # no column is lost between two pieces
+    invariant("".join(pieces) == text, "a schema in SQL's words was read with a gap, where a column may be.")
     plain = ["" if piece.startswith("--") else " " if piece.startswith("/*") else piece for piece in pieces]
     content = "".join(plain).strip().removesuffix(";")
     created = _CREATE.match(content)

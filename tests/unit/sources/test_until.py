@@ -381,6 +381,43 @@ def test_a_run_of_which_no_row_is_below_its_time_ends_too(tmp_path: Path, kind: 
     assert driver.rows[1:] == [("2", 60)]
 
 
+@pytest.mark.parametrize("kind", ["rows", "feed"])
+def test_a_run_ends_too_where_another_one_has_read_all_that_is_below_its_time(tmp_path: Path, kind: str) -> None:
+    """The run before had no end, so the log is begun behind entries that were read by their own positions."""
+    schema = "id STRING, t BIGINT"
+    entries = [[{"id": "1", "t": 1}], [{"id": "2", "t": 2}], [{"id": "3", "t": 30}], [{"id": "4", "t": 10}]]
+    feed = hf.read.CallbackFeed(tmp_path / "feed", schema=schema)
+
+    def with_entries(first: int, last: int) -> dict[str, hf.Stream]:
+        for entry in entries[first:last]:
+            feed.push(entry)
+        lists = hf.read.rows(entries[:last], schema=schema, timestamp="t", name="a")
+        return {"a": lists if kind == "rows" else hf.read.callback(feed, timestamp="t", name="a")}
+
+    driver = Driver(with_entries(0, 2), str(tmp_path / "work"), lambda: False)
+    driver.run()
+    driver.streams = with_entries(2, 4)
+    for _ in range(2):
+        assert driver.run(10), "every row that is left is at or above the time"
+        assert driver.rows == [("1", 1), ("2", 2)]
+    assert driver.run(20)
+    driver.run()
+    assert driver.rows == [("1", 1), ("2", 2), ("4", 10), ("3", 30)]
+
+
+def test_a_run_has_not_passed_the_time_while_positions_from_before_the_log_are_read_again(tmp_path: Path) -> None:
+    lists = [[{"id": "a", "t": 1}], [{"id": "b", "t": 2}], [{"id": "c", "t": 10}]]
+    schema = "id STRING, t BIGINT"
+    driver = Driver({}, str(tmp_path / "work"), lambda: False)
+    driver.streams = {"a": hf.read.rows(lists[:2], schema=schema, timestamp="t", name="a")}
+    driver.run()
+    driver.streams = {"a": hf.read.rows(lists, schema=schema, timestamp="t", name="a")}
+    assert driver.run(10)
+    source = up_to(driver.streams["a"].node.source_spec, 10).open("a", str(tmp_path / "work" / "a"))
+    segment = next(iter(source.initial()))
+    assert [has_passed(source, {segment: at}) for at in (0, 1, 2)] == [False, False, True]
+
+
 def test_a_feed_keeps_what_is_owed_and_lets_go_of_the_rest(tmp_path: Path) -> None:
     feed = hf.read.CallbackFeed(tmp_path / "feed", schema="id STRING, t BIGINT")
     stream = hf.read.callback(feed, timestamp="t", name="a")

@@ -1,0 +1,1 @@
+"""What other systems do with the matrix's input, each written as its own documentation says."""
