@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -297,6 +298,24 @@ def test_rows_that_end_the_worker_are_found_among_a_million_in_a_few_trials(
     said = {"exit": "exit code 3", "segfault": "SIGSEGV", "memory": "SIGKILL"}
     assert all(said[how] in one.error["why"] for one, how in zip(letters, bad.values(), strict=True))
     check_all_but(bad, tmp_path)
+
+
+def test_a_search_in_a_small_epoch_runs_no_job(spark: SparkSession, tmp_path: Path) -> None:
+    """A session's first job, and its workers, would hold up its other queries: those of other shards."""
+
+    def check(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with (tmp_path / "evaluated").open("a") as file:
+            file.write("beside the driver\n" if TaskContext.get() is None else "in a task\n")
+        return ending({3: "exit"}, "v")(batch)
+
+    given = hf.read.rows([[{"v": one} for one in each] for each in LISTS], schema="v BIGINT", name="given")
+    checked = given | hf.map_batches(check, "v BIGINT", name="checked")
+    pipeline = hf.Pipeline("poisoned", checked | hf.write.sqlite(tmp_path / "out.db", table="rows", name="table"))
+    with pytest.raises(HoldfastError, match="has died"):
+        run(pipeline, tmp_path, spark)
+    run(pipeline, tmp_path, spark)
+    assert sqlite_rows(tmp_path / "out.db", "SELECT v FROM rows") == [0, 1, 2, 4, 5, 6]
+    assert set((tmp_path / "evaluated").read_text().splitlines()) == {"beside the driver"}
 
 
 def hanging(work: Path, spark: SparkSession, bad: dict[int, str], limit: str) -> None:

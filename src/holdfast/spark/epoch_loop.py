@@ -34,7 +34,7 @@ from holdfast.plan.pressure import BackPressure, Ramp
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Carried, EpochRecord, Sink
 from holdfast.positions import Positions
-from holdfast.spark.evaluation import Evaluated, Evaluation
+from holdfast.spark.evaluation import Evaluated, Evaluation, is_small
 from holdfast.spark.failure import translate
 from holdfast.spark.quarantine.trials import limited
 from holdfast.spark.sampling import Sampling
@@ -46,10 +46,6 @@ from holdfast.time_use import EpochStatus
 log = logging.getLogger("holdfast.spark")
 
 T = TypeVar("T")
-
-
-CARRY_ROWS_MAX = 200_000
-"""Measured: up to here the driver alone writes as fast as two executors' workers (0.84 million rows/s)."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +321,7 @@ class EpochLoop:
     ) -> Evaluated:
         """Evaluate the epoch once: carried if it is known to be small, else staged."""
         start, end = span
-        if self._is_small(start, end):
+        if is_small(self._evaluation.here, start, end, self._limits.carry_bytes):
             carried = self._tried(lambda: self._evaluation.carry(batch, start.positions, end.positions, missing), epoch)
             if carried is not None:
                 return carried
@@ -356,14 +352,8 @@ class EpochLoop:
             return
         log.info("epoch %d is held by every sink: evaluated for its state alone", epoch)
         evaluation, (start, end) = self._evaluation, span
-        is_small = self._is_small(start, end)
-        self._tried(lambda: evaluation.mute(batch, start.positions, end.positions, is_small=is_small), epoch)
-
-    def _is_small(self, start: spark_log.Offsets, end: spark_log.Offsets) -> bool:
-        size, rows = spark_log.span(start.sizes, end.sizes), spark_log.span(start.rows, end.rows)
-        # Compressed columns say little about the memory that rows take: where their number is known, it counts too.
-        times = 1 if self._evaluation.here is None else self._evaluation.here.times
-        return size is not None and size <= times * self._limits.carry_bytes and (rows or 0) <= times * CARRY_ROWS_MAX
+        small = is_small(evaluation.here, start, end, self._limits.carry_bytes)
+        self._tried(lambda: evaluation.mute(batch, start.positions, end.positions, is_small=small), epoch)
 
     def _tried(self, evaluate: Callable[[], T], epoch: int) -> T:
         """Evaluate; try again, a bounded number of times, where a system did not answer."""

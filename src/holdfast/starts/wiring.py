@@ -210,6 +210,7 @@ class Wiring:
             masks_file=masks_file,
             header=self.header,
             limit_s=self.own.asked.poison_limit_s,
+            carry_bytes=self.own.asked.settings.carry_max_bytes,
         )
         reader = physical.reader
         return Isolating(

@@ -1,8 +1,9 @@
 """Trials: a part of an epoch is evaluated, and nothing is published.
 
-Where an Arrow program evaluates the pipeline, a trial is a job over some of the rows.  Otherwise it is a query over a
-*copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped before the batch ends:
-stores of state must not see rows that are then left out.
+Where an Arrow program evaluates the pipeline, a trial is a job over some of the rows; of a small epoch with functions
+of the user it is tried without a job first, in a process beside the driver, as the run would.  Otherwise it is a query
+over a *copy* of Spark's directory, which evaluates the planned batch as the run would, and is stopped before the batch
+ends: stores of state must not see rows that are then left out.
 
 All sinks take part, since they refuse rows too: their writers stage, and then each is asked whether it admits the
 epoch.  What was staged is swept like the orphans of any dead run.
@@ -12,6 +13,7 @@ A time limit for an evaluation: its workers are ended, those of Spark by cancell
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -33,9 +35,15 @@ from holdfast.ports import EpochRecord, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import GivenRows, Mask, Passing, write_masks
 from holdfast.spark import private
-from holdfast.spark.evaluation import Evaluated, Evaluation
+from holdfast.spark.evaluation import Evaluated, Evaluation, is_small
+from holdfast.spark.kept_worker import KeptWorker
 from holdfast.spark.staging import TaskStaging
 from holdfast.spark.state.evaluation import StateEvaluation
+
+log = logging.getLogger("holdfast.poison")
+
+_NO_FRAME: Any = None
+"""A program reads its rows itself."""
 
 COPY = ".trial"
 """Below the checkpoint: the copy of Spark's directory that trials use; no object of the store."""
@@ -93,6 +101,8 @@ class Trials:
         How the directory began.
     limit_s : float, optional
         How long a trial may take.
+    carry_bytes : int
+        Up to which size the run evaluates epochs without a job.
     """
 
     pipeline: str
@@ -105,6 +115,7 @@ class Trials:
     masks_file: str
     header: DirectoryHeader
     limit_s: float | None = None
+    carry_bytes: int = 0
 
     def make(self, epoch: Planned, masks: Mapping[str, Mask], passing: Passing) -> Mapping[str, GivenRows]:
         """Evaluate an epoch with masks; raises what the evaluation raises.
@@ -128,8 +139,9 @@ class Trials:
         staging = TaskStaging(self.pipeline, self.coordinator.generation, epoch.epoch, writers)
         try:
             if self.frame is None:
-                nothing: Any = None
-                self._admit(epoch, self._staged(nothing, evaluation, epoch, staging))
+                self._admit(
+                    epoch, self._without_job(evaluation, epoch) or self._staged(_NO_FRAME, evaluation, epoch, staging)
+                )
                 return {}
             self.clear()
             # The journal of state is read where it is: nothing is added to it here.
@@ -140,6 +152,25 @@ class Trials:
             self.clear()
             with suppress(Unavailable):  # or later: no decision names what was staged
                 self.coordinator.sweep(epoch.epoch + 1)
+
+    def _without_job(self, evaluation: Evaluation, epoch: Planned) -> Evaluated | None:
+        """Evaluate a small epoch in a kept worker; None where that fails, or is not where the run evaluates it.
+
+        The first job of a session, and its workers, cost other queries of the session seconds of processor time; most
+        trials pass, since a probe has found the rows before.  What fails here fails in a job again, which tells how.
+        """
+        here = evaluation.here
+        if not isinstance(here, KeptWorker) or not is_small(here, epoch.start, epoch.end, self.carry_bytes):
+            return None
+        try:
+            here.begin_worker()
+            with limited(self.limit_s, f"a trial of epoch {epoch.epoch}", here.end_worker):
+                return evaluation.carry(_NO_FRAME, epoch.start.positions, epoch.end.positions, frozenset(self.sinks))
+        except Exception:
+            log.debug("a trial of epoch %d has failed beside the driver: it becomes a job", epoch.epoch, exc_info=True)
+            return None
+        finally:
+            here.end_worker()
 
     def _staged(self, batch: DataFrame, evaluation: Evaluation, epoch: Planned, staging: TaskStaging) -> Evaluated:
         with limited(self.limit_s, f"a trial of epoch {epoch.epoch}"):
