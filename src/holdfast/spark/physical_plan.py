@@ -17,7 +17,7 @@ from holdfast.checkpoint.barriers import Barriers
 from holdfast.checkpoint.graph_record import GraphRecord, described
 from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateUpgrade
-from holdfast.errors import present
+from holdfast.errors import InvalidPipeline, present
 from holdfast.graph.graph import Graph
 from holdfast.graph.side_outputs import SideOutput
 from holdfast.operators.lowering import lowering_of
@@ -189,8 +189,33 @@ class PhysicalPlan:
 
 def is_local(session: SparkSession) -> bool:
     """Tell whether tasks run on this machine: what a function needs is here then."""
-    master: str = session.sparkContext.master
+    return is_local_master(session.sparkContext.master)
+
+
+def is_local_master(master: str) -> bool:
+    """Tell whether a master runs tasks on this machine."""
     return master.startswith("local")
+
+
+def check_calls(pipeline: Graph, master: str) -> None:
+    """Refuse calls whose answers the workers of several machines would record, each on its own disk.
+
+    Raises
+    ------
+    InvalidPipeline
+        If the pipeline calls a service, and tasks run on other machines than the driver's.
+    """
+    called = [node.name for node in pipeline.nodes if node.kind == "call"]
+    if called and not is_local_master(master):
+        raise InvalidPipeline(
+            f"call {called[0]!r} cannot run on {master!r}.",
+            why="answers are recorded in a file of one machine: workers on others would not find them after a crash, "
+            "and ask again.",
+            do='run it on one machine (HOLDFAST_MASTER="local[*]"), and let it write to a topic or a table that the '
+            "pipeline on the cluster reads.",
+            pipeline=pipeline.name,
+            participant=called[0],
+        )
 
 
 def positions_only(pipeline: Graph, reader: SourceReader) -> DataFrame:

@@ -14,6 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.spark.physical_plan import check_calls
 from holdfast.testing import drive
 from tests.asked_service import AskedService, twice
 
@@ -242,3 +243,16 @@ def test_rows_keep_timestamp_ids_and_columns_and_the_declaration_travels(tmp_pat
     assert stream.node.shape.ids == rows.node.shape.ids
     assert pickle.loads(pickle.dumps(stream.node.spec)) == stream.node.spec
     assert stream.node.spec.arguments()["key"] == ["row_id"]
+
+
+def test_a_cluster_is_refused_since_each_machine_would_have_a_file_of_its_own(tmp_path: Path) -> None:
+    async def ask(row: Any) -> dict[str, Any]:
+        return {"answer": 1}
+
+    rows = hf.read.rows([[{"id": 1}]], schema="id BIGINT", name="rows")
+    asked = rows | hf.call(ask, "answer BIGINT", key="id", answers=tmp_path / "answers", name="asked")
+    pipeline = hf.Pipeline("calls", asked | hf.write.memory("calls_refused"))
+    for master in ("local[2]", "local-cluster[2,1,1024]"):
+        check_calls(pipeline, master)
+    with pytest.raises(InvalidPipeline, match="call 'asked' cannot run on 'spark://host:7077'"):
+        check_calls(pipeline, "spark://host:7077")
