@@ -147,6 +147,9 @@ def fail(life: Life) -> faults.Hook:
     return hook
 
 
+FAILED_AT_END = 7
+"""Exit code of a driver that was told to stop at the moment at which a failure was given to it."""
+
 FAILED = "failed while it starts"
 """What a driver says of a failure that is given to it before it has begun all shards; then it ends."""
 
@@ -184,7 +187,12 @@ def main(life: Life) -> None:
         waiting.wait(0.05)
     faults.install(None)
     run.stop()
-    run.wait()
+    try:
+        run.wait()
+    except HoldfastError as error:
+        if "RuntimeError" not in f"{error.what} {error.why}":
+            raise
+        os._exit(FAILED_AT_END)
 
 
 def say(line: str) -> None:

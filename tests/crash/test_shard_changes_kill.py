@@ -170,8 +170,7 @@ def test_every_row_is_there_once_whatever_is_changed_between_kills(
             line = driver.line()
             if not line.startswith(FAILED):
                 assert line == "begun", line
-                driver.end()
-                has_ended = True
+                has_ended = driver.end()
     lives.check_exact()
     with capsys.disabled():
         sys.stdout.write(f"\n{len(lives.ids)} rows; {dict(changing.counts)}\n")

@@ -72,7 +72,7 @@ def test_every_row_is_there_once_after_kills_and_while_a_shard_is_down_others_ar
         driver.come_true(lambda: lives.table() == lives.ids, "the rows that waited")
     with lives.driver(seed=SEED, count=len(lives.ids)) as driver:
         driver.begin()
-        driver.end()
+        assert driver.end()
     lives.check_exact()
 
 
@@ -157,5 +157,5 @@ def test_rows_of_the_others_go_on_being_visible_while_a_shard_is_down(
         sys.stdout.write(f"\ndown for {down_s:.0f} s, {rounds} rounds seen, {len(held_back)} rows held back\n")
     with lives.driver(seed=SEED, count=len(lives.ids)) as driver:
         driver.begin()
-        driver.end()
+        assert driver.end()
     lives.check_exact()
