@@ -14,7 +14,7 @@ from holdfast.graph.building import a_type, building, require_columns
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import check_callable
+from holdfast.operators.arguments import added_twice, check_callable
 from holdfast.operators.calling import Asking, Calls
 from holdfast.types import units
 from holdfast.types.casting import nullable_field
@@ -196,12 +196,9 @@ def _interval_s(rate: Any) -> float:
 
 
 def _check_new(added: Sequence[str], before: Sequence[str]) -> None:
-    taken = {name.lower() for name in before}
-    for name in added:
-        if name.lower() in taken:
-            raise InvalidPipeline(
-                f"the call adds a second column {name!r}.",
-                why="the stream, or another column of the answer, has one of this name.",
-                do=f"give the column of the answer another name in schema=, for instance answered_{name}.",
-            )
-        taken.add(name.lower())
+    if (taken := added_twice(added, before)) is not None:
+        raise InvalidPipeline(
+            f"the call adds a second column {taken!r}.",
+            why="the stream, or another column of the answer, has one of this name.",
+            do=f"give the column of the answer another name in schema=, for instance answered_{taken}.",
+        )

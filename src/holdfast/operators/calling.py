@@ -102,9 +102,9 @@ class Calls:
 
     @property
     def recorded_as(self) -> str:
-        """What its answers are recorded under: an answer of another schema is none."""
-        schema = hashlib.sha256(self.answer.to_string().encode()).hexdigest()[:12]
-        return f"{self.name}/{schema}"
+        """What its answers are recorded under: an answer to other columns, or of another schema, is none."""
+        asked = json.dumps([self.key, self.answer.to_string()])
+        return f"{self.name}/{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
 
 
 def _texts(key: pa.RecordBatch) -> list[str]:

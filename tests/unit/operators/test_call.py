@@ -256,3 +256,18 @@ def test_a_cluster_is_refused_since_each_machine_would_have_a_file_of_its_own(tm
         check_calls(pipeline, master)
     with pytest.raises(InvalidPipeline, match="call 'asked' cannot run on 'spark://host:7077'"):
         check_calls(pipeline, "spark://host:7077")
+
+
+def test_an_answer_to_another_column_is_none(tmp_path: Path) -> None:
+    """Two columns may hold the same value, and mean something else by it."""
+    with AskedService() as service:
+        for key in ("n", "t"):
+
+            async def ask(row: Any, key: str = key) -> Any:
+                return await twice(service.port, row[key])
+
+            given = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given")
+            stream = given | hf.call(ask, "twice BIGINT", key=key, answers=tmp_path / "answers.sqlite", name="asked")
+            (found,) = drive(stream, {"given": [[{"n": 5, "t": 5}]]})
+            assert [row["twice"] for row in found] == [10]
+        assert sum(service.asked.values()) == 2

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type, require_columns
 from holdfast.graph.shape import Shape
+from holdfast.operators.arguments import added_twice
 from holdfast.operators.lookup.tables import LookupTable
 from holdfast.types import canonical
 from holdfast.types.casting import nullable_field
@@ -165,15 +166,12 @@ def _key_field(ours: pa.Field, theirs: pa.Field) -> pa.Field:
 
 
 def _check_new(added: Sequence[str], before: Sequence[str]) -> None:
-    taken = {name.lower() for name in before}
-    for name in added:
-        if name.lower() in taken:
-            raise InvalidPipeline(
-                f"the look-up adds a second column {name!r}.",
-                why="the stream, or another column of the table, has one of this name.",
-                do=f'give it another one: columns={{"table_{name}": "{name}"}}, with all columns that are wanted.',
-            )
-        taken.add(name.lower())
+    if (taken := added_twice(added, before)) is not None:
+        raise InvalidPipeline(
+            f"the look-up adds a second column {taken!r}.",
+            why="the stream, or another column of the table, has one of this name.",
+            do=f'give it another one: columns={{"table_{taken}": "{taken}"}}, with all columns that are wanted.',
+        )
 
 
 def pairs_of(on: Any) -> tuple[tuple[str, str], ...]:
