@@ -11,13 +11,13 @@ import math
 import re
 from collections.abc import Callable
 from datetime import date
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -96,7 +96,7 @@ def decimals(text: str, kind: pa.DataType) -> Any:
         return pa.ArrowInvalid
     value = Decimal(text)
     try:
-        there = value.quantize(Decimal(1).scaleb(-kind.scale))
+        there = value.quantize(Decimal(1).scaleb(-kind.scale), context=Context(prec=76))
     except InvalidOperation:
         return pa.ArrowInvalid
     fits = there == value and abs(there) < 10 ** (kind.precision - kind.scale)
@@ -130,6 +130,7 @@ NEARLY = st.one_of(
 @pytest.mark.slow
 @settings(deadline=None)
 @given(NEARLY, st.sampled_from(sorted(INDEPENDENT)))
+@example("1000000000000000000", "decimal(38,10)")
 def test_whole_numbers_decimals_and_days_are_what_python_reads_or_none(text: str, name: str) -> None:
     kind = KINDS[name]
     if kind not in (pa.decimal128(5, 2), pa.decimal128(38, 10)) or "e" not in text.lower():

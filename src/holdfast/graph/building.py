@@ -104,6 +104,22 @@ def require_columns(wanted: Iterable[str], columns: Collection[str] | None, argu
             raise no_such_column(name, columns, argument)
 
 
+def added_twice(added: Sequence[str], before: Sequence[str]) -> str | None:
+    """Return the first column that is added to others of which one has its name; Spark's names have no case.
+
+    Examples
+    --------
+    >>> added_twice(["a", "B"], ["b", "c"])
+    'B'
+    """
+    taken = {name.lower() for name in before}
+    for name in added:
+        if name.lower() in taken:
+            return name
+        taken.add(name.lower())
+    return None
+
+
 def names_of(names: str | Iterable[str]) -> tuple[str, ...]:
     """Return names that a user wrote as one text, or as several: a text is one name, and not its letters.
 

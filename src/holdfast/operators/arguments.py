@@ -148,19 +148,3 @@ def offset_ticks(offset: str | int, kind: pa.DataType) -> int:
 def condition_text(condition: str | Callable[..., Any]) -> str:
     """Return a condition for display and fingerprint."""
     return condition if isinstance(condition, str) else callable_text(condition)
-
-
-def added_twice(added: Sequence[str], before: Sequence[str]) -> str | None:
-    """Return the first column that is added to others of which one has its name; Spark's names have no case.
-
-    Examples
-    --------
-    >>> added_twice(["a", "B"], ["b", "c"])
-    'B'
-    """
-    taken = {name.lower() for name in before}
-    for name in added:
-        if name.lower() in taken:
-            return name
-        taken.add(name.lower())
-    return None

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.building import a_type, building, require_columns
+from holdfast.graph.building import a_type, added_twice, building, require_columns
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import added_twice, check_callable
+from holdfast.operators.arguments import check_callable
 from holdfast.operators.calling import Asking, Calls
 from holdfast.types import units
 from holdfast.types.casting import nullable_field

@@ -18,9 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.building import a_type, require_columns
+from holdfast.graph.building import a_type, added_twice, require_columns
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import added_twice
 from holdfast.operators.lookup.tables import LookupTable
 from holdfast.types import canonical
 from holdfast.types.casting import nullable_field

@@ -118,6 +118,9 @@ class Hold:
     after the handle.
     """
 
+    _is_finalizing = staticmethod(sys.is_finalizing)
+    """Kept here: where the interpreter ends, a module's names can be gone before its objects are."""
+
     def __init__(self, handle: int) -> None:
         self._handle: int | None = handle
         self._count = 1
@@ -129,7 +132,7 @@ class Hold:
     def remove(self, count: int) -> None:
         """Count what is let go; the last takes the handle with it."""
         self._count -= count
-        if self._count == 0 and self._handle is not None and not sys.is_finalizing():
+        if self._count == 0 and self._handle is not None and not self._is_finalizing():
             handle, self._handle = self._handle, None
             _destroy(handle)
 
