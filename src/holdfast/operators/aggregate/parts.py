@@ -7,7 +7,7 @@ Every part is a set of columns with one value per group, and three functions ove
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,12 @@ class Partial:
     made: Callable[[pa.Array | None, RowGroups], Columns]
     merged: Callable[[Columns, RowGroups], Columns]
     read: Callable[[Columns], pa.Array]
+
+    def under(self, condition: str | None) -> Partial:
+        """Return the part whose columns carry the name of a condition: with another one they are others."""
+        if condition is None:
+            return self
+        return replace(self, fields=[(f"{condition}__{suffix}", kind) for suffix, kind in self.fields])
 
 
 def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partial | None:

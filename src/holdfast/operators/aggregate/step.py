@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START, CollectedValues
+from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
@@ -162,7 +163,10 @@ class AggregateStep:
         return min((int(end) for end in open_ends if end is not None), default=None)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
+        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values.
+
+        An aggregate with another condition is another one.
+        """
         declared = self._windows_table
         if known is None:
             return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
@@ -183,7 +187,8 @@ class AggregateStep:
             values = None if of is None else pa.array([], of.type)
             return declared.parts[name].made(values, RowGroups(nothing, rows, nothing))[place]
 
-        return growth.grown(known, self.tables[table], fill)
+        past = earlier_conditions(known.column_names, self.aggregates, self.tables[table].schema.names)
+        return growth.grown(known.drop_columns(past), self.tables[table], fill)
 
     def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
         """Return the windows that are final, or those that changed, by start, then key."""
@@ -238,10 +243,12 @@ class AggregateStep:
             column = fields[name]
             part = part_of(name, one, None if column is None else column.type)
             if part is not None:
-                parts[name] = part
+                parts[name] = part.under(one.condition)
             elif column is not None:
-                kept.append(CollectedValues(name, column.name, column.type, one.kind == "distinct_count"))
-        return WindowsTable(self.key, self.cut, columns, parts, kept)
+                is_distinct = one.kind == "distinct_count"
+                kept.append(CollectedValues(name, column.name, column.type, is_distinct, one.condition))
+        conditions = {name: one.condition for name, one in self.aggregates.items()}
+        return WindowsTable(self.key, self.cut, columns, conditions, parts, kept)
 
     @property
     def _span_type(self) -> pa.DataType:
