@@ -116,7 +116,7 @@ OF_VALUES: dict[str, Any] = {
     "rows": aggregates.count(), "total": aggregates.sum("v"), "mean": aggregates.mean("v"),
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
-    "all": aggregates.collect("v"),
+    "all": aggregates.collect("v"), "latest": aggregates.max_by("v", "t"), "earliest": aggregates.min_by("v", "t"),
 }  # fmt: skip
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),

@@ -19,6 +19,7 @@ from holdfast.graph.building import a_type
 
 KINDS = (
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
+    "max_by", "min_by",
 )  # fmt: skip
 
 
@@ -44,6 +45,8 @@ class Aggregate:
         For ``quantiles``: one value and not a list.
     where : str, optional
         A condition: the aggregate is over the rows for which it is true.
+    order : str, optional
+        For ``max_by`` and ``min_by``: the column whose highest or lowest value decides.
     """
 
     kind: str
@@ -54,6 +57,17 @@ class Aggregate:
     error: float = 0.0
     is_single: bool = False
     where: str | None = None
+    order: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the values that it is over."""
+        return tuple(name for name in (self.column, self.order) if name is not None)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every column that it reads; with that of its condition."""
+        return self.columns if self.condition is None else (*self.columns, self.condition)
 
     @property
     def condition(self) -> str | None:
@@ -181,6 +195,38 @@ def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -
     return Aggregate("last", _column(column, "last"), ignore_nulls=bool(ignore_nulls), where=_where(where, "last"))
 
 
+def max_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
+    """Value of the row with the highest ``order``.
+
+    Parameters
+    ----------
+    column : str
+        The column whose value is wanted; null is a value.
+    order : str
+        The column that decides.  Rows where it is null are skipped; NaN is the largest.  Of rows of equal order the one
+        with the lowest timestamp counts, of several of these the first to arrive.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
+    Examples
+    --------
+    >>> max_by("flight", "dep_delay").order
+    'dep_delay'
+    """
+    return Aggregate("max_by", _column(column, "max_by"), where=_where(where, "max_by"), order=_column(order, "max_by"))
+
+
+def min_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
+    """Value of the row with the lowest ``order``; of several, as in :func:`max_by`.
+
+    Examples
+    --------
+    >>> min_by("flight", "dep_delay").kind
+    'min_by'
+    """
+    return Aggregate("min_by", _column(column, "min_by"), where=_where(where, "min_by"), order=_column(order, "min_by"))
+
+
 def distinct_count(column: str, *, where: str | None = None) -> Aggregate:
     """Number of different values, exact: the state keeps each value once per window.
 
@@ -252,7 +298,7 @@ def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01, where
     )  # fmt: skip
 
 
-_MORE = {"quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
+_MORE = {"max_by": ', "time_hour"', "min_by": ', "time_hour"', "quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
 
 
 def _column(column: str, kind: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,10 +40,13 @@ class CountingRows:
     groups: RowGroups
     _taken: dict[str, pa.Array] = field(default_factory=dict)
 
-    def values(self, column: str | None) -> pa.Array | None:
-        """Return a column of the rows that count; None of none."""
-        if column is None:
-            return None
+    def values(self, columns: Sequence[str]) -> pa.Array | None:
+        """Return a column of the rows that count, or several as a struct; None of none."""
+        if len(columns) > 1:
+            return pa.StructArray.from_arrays([self._values(column) for column in columns], names=[*columns])
+        return self._values(columns[0]) if columns else None
+
+    def _values(self, column: str) -> pa.Array:
         if column not in self._taken:
             every = one(self.rows.column(column))
             self._taken[column] = every if self.which is None else every.take(pa.array(self.which))

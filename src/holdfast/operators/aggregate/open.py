@@ -98,8 +98,8 @@ class WindowsTable:
         Key columns.
     cut : WindowCut
         The window.
-    columns : mapping of str to str or None
-        Aggregate -> the input's column.
+    columns : mapping of str to sequence of str
+        Aggregate -> the input's columns that it is over.
     conditions : mapping of str to str or None
         Aggregate -> the input's column that says which rows count; None: all do.
     parts : mapping of str to Partial
@@ -110,7 +110,7 @@ class WindowsTable:
 
     key: pa.Schema
     cut: WindowCut
-    columns: Mapping[str, str | None]
+    columns: Mapping[str, Sequence[str]]
     conditions: Mapping[str, str | None]
     parts: Mapping[str, Partial]
     kept: Sequence[CollectedValues]
@@ -191,10 +191,10 @@ class WindowsTable:
         of_parts = RowGroups(owners, size, np.zeros(len(owners), np.int64))
         counting: dict[str | None, CountingRows] = {}
         for name, part in self.parts.items():
-            column, condition = self.columns[name], self.conditions[name]
+            condition = self.conditions[name]
             if condition not in counting:
                 counting[condition] = counting_rows(rows.rows, condition, of_rows)
-            made = part.made(counting[condition].values(column), counting[condition].groups)
+            made = part.made(counting[condition].values(self.columns[name]), counting[condition].groups)
             if self.cut.kind == "sliding":
                 made = [array.take(pa.array(of_pane)) for array in made]
             if not is_alone:

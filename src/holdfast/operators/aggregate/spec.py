@@ -21,7 +21,7 @@ from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.cutting import cut_of
 from holdfast.operators.aggregate.open import END
-from holdfast.operators.aggregate.parts import part_of
+from holdfast.operators.aggregate.parts import part_of, values_type
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
 from holdfast.operators.arguments import checked_limit, limit_of
@@ -119,8 +119,7 @@ class Aggregation:
         """Return key, window and aggregates, after checking the columns."""
         require_columns(self.by, inputs[0].columns, "by=")
         for name, aggregate in self.aggregates:
-            read = [column for column in (aggregate.column, aggregate.condition) if column is not None]
-            require_columns(read, inputs[0].columns, f"{name}=hf.{aggregate.kind}")
+            require_columns(aggregate.reads, inputs[0].columns, f"{name}=hf.{aggregate.kind}")
         if self.timestamp is not None:
             require_columns([self.timestamp], inputs[0].columns, "timestamp=")
         spans = () if self.window.kind == "total" else (START, END)
@@ -138,7 +137,7 @@ class Aggregation:
         key = keyed.key_schema(schema, self.by)
         for output, one in self.aggregates:
             check_boolean(output, one, schema)
-            part_of(output, one, None if one.column is None else keyed.field_of(schema, one.column, output).type)
+            part_of(output, one, values_type(output, one, schema))
         return AggregateStep(
             name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
