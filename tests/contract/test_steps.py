@@ -63,7 +63,7 @@ def events_for(*inputs, disorder=0):
     return events
 
 
-def flagged(events, column):
+def with_flag(events, column):
     """Return the same events, whose rows have a Boolean column besides: that of a condition."""
 
     def more(rng, count, keys):
@@ -142,7 +142,7 @@ def aggregations():
     ).node.spec
     spec = replace(spec, aggregates=(*spec.aggregates[:1], *((f"{name}_of_some", one) for name, one in some.items())))
     step = spec.step({"rows": ARROW.append(pa.field(condition, pa.bool_()))})
-    yield StepCase("aggregate where", step, flagged(events_for("rows", disorder=4), condition))
+    yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
 

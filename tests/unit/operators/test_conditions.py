@@ -37,7 +37,7 @@ def source(schema="k STRING, t BIGINT, v BIGINT, w STRING"):
     return hf.read.rows([], schema=schema, timestamp="t", name="s")
 
 
-def filtered(where, **computed):
+def behind_filter(where, **computed):
     """The same aggregates behind a filter: what they are over."""
     return source() | hf.filter(where) | hf.aggregate(by="k", window=hf.total(), **computed)
 
@@ -67,7 +67,7 @@ def test_an_aggregate_with_a_condition_is_one_behind_a_filter(rows, data):
         bare = {name: one for name, one in EVERY.items() if one.where == where}
         same = {name: hf.aggregate(window=hf.total(), x=one).spec.aggregates[0][1] for name, one in bare.items()}
         plain = {name: type(one)(**{**vars(one), "where": None}) for name, one in same.items()}
-        expected = {row["k"]: row for row in drive(filtered(where, **plain), {"s": [rows, [close()]]})[-1]}
+        expected = {row["k"]: row for row in drive(behind_filter(where, **plain), {"s": [rows, [close()]]})[-1]}
         for key, row in found.items():
             nothing = {name: 0 if one.kind in ("count", "distinct_count") else None for name, one in bare.items()}
             wanted = expected.get(key, nothing | ({"all": []} if "all" in bare else {}))

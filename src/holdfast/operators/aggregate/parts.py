@@ -372,7 +372,7 @@ def _by_order(kind: pa.DataType, of_order: pa.DataType, which: str) -> Partial:
     """Return the part that keeps the value of the row with the highest or lowest order, with order and time."""
     extreme = _extreme(of_order, which)
 
-    def chosen(values: pa.Array, orders: pa.Array, ticks: Ints, group: RowGroups) -> Columns:
+    def pick(values: pa.Array, orders: pa.Array, ticks: Ints, group: RowGroups) -> Columns:
         rows = np.flatnonzero(np.asarray(orders.is_valid()))
         there, groups = orders.take(pa.array(rows)), group.groups[rows]
         (best,) = extreme.made(there, RowGroups(groups, group.size, ticks[rows]))
@@ -387,15 +387,15 @@ def _by_order(kind: pa.DataType, of_order: pa.DataType, which: str) -> Partial:
         at = np.where(is_empty, 0, ticks[found]) if len(ticks) else np.zeros(group.size, np.int64)
         return [values.take(pa.array(found, mask=is_empty)), best, pa.array(at)]
 
-    def made(values: pa.Array | None, group: RowGroups) -> Columns:
+    def of_rows(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
-        return chosen(values.field(0), values.field(1), group.ticks, group)
+        return pick(values.field(0), values.field(1), group.ticks, group)
 
-    def merged(columns: Columns, group: RowGroups) -> Columns:
-        return chosen(columns[0], columns[1], _ints(columns[2]), group)
+    def of_parts(columns: Columns, group: RowGroups) -> Columns:
+        return pick(columns[0], columns[1], _ints(columns[2]), group)
 
     fields = [("value", kind), ("order", of_order), ("time", pa.int64())]
-    return Partial(fields, kind, made, merged, lambda columns: columns[0])
+    return Partial(fields, kind, of_rows, of_parts, lambda columns: columns[0])
 
 
 def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
