@@ -16,6 +16,7 @@ from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
+from holdfast.operators.aggregate.shared_set import shared_sets
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.step import (
@@ -39,7 +40,8 @@ class AggregateStep:
     """Aggregates of each key and window.
 
     State: ``windows``, one row per key and open window with the parts of all aggregates; ``keys``, one row per key
-    with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values.
+    with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values; one
+    for all distinct counts of a column that have conditions.
 
     Parameters
     ----------
@@ -93,6 +95,7 @@ class AggregateStep:
         windows = self._windows_table
         types = {name: part.result for name, part in windows.parts.items()}
         types |= {kept.name: kept.result for kept in windows.kept}
+        types |= {name: pa.int64() for shared in windows.sets for name in shared.conditions}
         columns = [pa.field(name, types[name]) for name in self.aggregates]
         spans = [] if self.cut.kind == "total" else [pa.field(name, self._span_type) for name in (START, END)]
         rows = {"rows": pa.schema([*self.key, *spans, *columns])}
@@ -140,6 +143,11 @@ class AggregateStep:
             results[kept.name], values = of_windows.follow(kept, state[kept.table], rows, windows, keys, at)
             if values.upserts.num_rows or values.deletes.num_rows:
                 changes[kept.table] = values
+        for shared in of_windows.sets:
+            counts, values = of_windows.follow_set(shared, state[shared.table], rows, windows, keys)
+            results |= counts
+            if values.upserts.num_rows or values.deletes.num_rows:
+                changes[shared.table] = values
         if (change := of_keys.change(known, keys, windows.counted, windows.open_ends(keys.size), at)) is not None:
             changes["keys"] = change
         if self.cut.kind == "timer":
@@ -168,6 +176,9 @@ class AggregateStep:
         An aggregate with another condition is another one.
         """
         declared = self._windows_table
+        for shared in declared.sets:
+            if shared.table == table:
+                return shared.grow(known, self.tables[table], self.aggregates)
         if known is None:
             return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
         if table != "windows":
@@ -241,16 +252,19 @@ class AggregateStep:
         }
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
+        shared: list[tuple[str, str, pa.DataType, str]] = []
         for name, one in self.aggregates.items():
             kind = values_type(name, one, self.schema)
             part = part_of(name, one, kind)
             if part is not None:
                 parts[name] = part.under(one.condition)
+            elif one.kind == "distinct_count" and one.condition is not None:
+                shared.append((name, columns[name][0], kind, one.condition))
             else:
                 is_distinct = one.kind == "distinct_count"
                 kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, one.condition))
         conditions = {name: one.condition for name, one in self.aggregates.items()}
-        return WindowsTable(self.key, self.cut, columns, conditions, parts, kept)
+        return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared))
 
     @property
     def _span_type(self) -> pa.DataType:
