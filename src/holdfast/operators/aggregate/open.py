@@ -14,6 +14,8 @@ from holdfast.operators.aggregate.collected import START, CollectedValues, follo
 from holdfast.operators.aggregate.counting import CountingRows, counting_rows, flags
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.parts import Partial, RowGroups, state_fields
+from holdfast.operators.aggregate.ranking import TABLE as RANKED
+from holdfast.operators.aggregate.ranking import RankedRows, Ranks
 from holdfast.operators.aggregate.shared_set import SharedSet
 from holdfast.operators.aggregate.touched import Admitted, Keys
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
@@ -109,6 +111,8 @@ class WindowsTable:
         The others.
     sets : sequence of SharedSet
         The distinct counts with conditions.
+    ranked : RankedRows, optional
+        The first rows of each window.
     """
 
     key: pa.Schema
@@ -118,6 +122,7 @@ class WindowsTable:
     parts: Mapping[str, Partial]
     kept: Sequence[CollectedValues]
     sets: Sequence[SharedSet] = ()
+    ranked: RankedRows | None = None
 
     @property
     def declared(self) -> dict[str, StateTable]:
@@ -133,6 +138,9 @@ class WindowsTable:
             every[kept.table] = StateTable(schema, (*names, START, *(column.name for column in identity)))
         for shared in self.sets:
             every[shared.table] = StateTable(pa.schema([*keys, spans[0], *shared.fields()]), (*names, START, "value"))
+        if self.ranked is not None:
+            schema = pa.schema([*keys, spans[0], *self.ranked.state_fields()])
+            every[RANKED] = StateTable(schema, (*names, START, "epoch", "place"))
         return every
 
     def load(self, windows: pa.Table, keys: Keys, at: StepTime) -> tuple[Loaded, Keys]:
@@ -258,6 +266,18 @@ class WindowsTable:
         key_columns = keys.arrays(windows.spans.codes)
         table = self.declared[shared.table]
         return shared.follow(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+
+    def rank_rows(
+        self, ranked: RankedRows, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: StepTime
+    ) -> tuple[Ranks, Change]:  # fmt: skip
+        """Return the first rows of each window, and how their table changes."""
+        known, of_known = self._loaded_values(values, windows, keys)
+        which, cells = windows.cells_of(windows.groups)
+        fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
+        owners = np.concatenate([of_known, windows.of_fresh[cells]])
+        key_columns = keys.arrays(windows.spans.codes)
+        table = self.declared[RANKED]
+        return ranked.rank_rows(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
 
     def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
         """Return the rows of a table of values that belong to the windows, and the window of each."""
