@@ -48,6 +48,7 @@ from holdfast.operators.aggregate.latest import combine as combine
 from holdfast.operators.aggregate.latest import latest as latest
 from holdfast.operators.aggregate.spec import aggregate as aggregate
 from holdfast.operators.aggregate.spec import reduce as reduce
+from holdfast.operators.aggregate.top import top as top
 from holdfast.operators.aggregate.window import count_window as count_window
 from holdfast.operators.aggregate.window import session as session
 from holdfast.operators.aggregate.window import sliding as sliding
