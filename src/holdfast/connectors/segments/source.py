@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,13 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.connectors.reading.rounds import SourceInRounds
+from holdfast.connectors.reading.rounds_log import RoundsLog, entry_position, own_positions
+from holdfast.connectors.reading.rounds_log import obstacle as rounds_obstacle
 from holdfast.connectors.segments import dataset
 from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.errors import InvalidPipeline, Unavailable
 from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.limits import EpochRoom, ReadLimit
-from holdfast.ports import Span
+from holdfast.ports import Source, Span
 from holdfast.positions import ALL_SEGMENTS, SegmentSet, SourcePositions
 from holdfast.store import durable, sealed
 from holdfast.store.time_ranges import TimeRange, of_groups, united
@@ -49,6 +52,8 @@ class _File:
     sealed: tuple[str, ...] = ()
     lowest: int | None = None
     """A time that no row of it is below, where rows have times and it is known."""
+    highest: int | None = None
+    """A time that no row of it is above, where that is known."""
     growing: tuple[str, ...] = ()
     """Of the journal: the partitions of its rows that are not sealed."""
 
@@ -79,6 +84,8 @@ class SegmentsSourceSpec:
     """Whether each partition has a position of its own; no argument of users."""
     reads: SegmentSet = ALL_SEGMENTS
     """The partitions that are read; no argument of users."""
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
     parts: ClassVar[int] = 0
     kind: str = field(default="segments", init=False)
     rejects: bool = field(default=False, init=False)
@@ -127,9 +134,16 @@ class SegmentsSourceSpec:
         """Return the source without sealed files of which every row is before a time."""
         return replace(self, since=at_us)
 
-    def open(self, name: str, workspace: str) -> SegmentsSource:
+    def up_to(self, before: int, marker: str | None) -> SegmentsSourceSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before)
+
+    def open(self, name: str, workspace: str) -> Source:
         """Return the source; what it reads is fixed when it is first asked for positions."""
-        return SegmentsSource(self, name, workspace)
+        source = SegmentsSource(self, name, workspace)
+        if self.timestamp is None:
+            return source
+        return SourceInRounds(source, self, name, workspace, SEGMENT if self.is_divided else "")
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -137,13 +151,19 @@ class SegmentsSourceSpec:
         """Return whether the list of files is lost: without it a position names no file."""
         if lost := sealed.obstacle(workspace):
             return lost
-        wanted, known = max(map(int, {**positions, **(until or {})}.values()), default=0), len(_noted(workspace) or ())
-        return f"its list of files has {known}, and {wanted} is wanted." if wanted > known else ""
+        log = RoundsLog(workspace, SEGMENT if self.is_divided else "")
+        wanted = {**positions, **(until or {})}
+        if lost := rounds_obstacle(log, wanted):
+            return lost
+        highest, known = max(own_positions(wanted).values(), default=0), len(_noted(workspace) or ())
+        return f"its list of files has {known}, and {highest} is wanted." if highest > known else ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the end of the list."""
+        """Return the end of the list, in the last round."""
         files = _noted(workspace) or ()
-        return {SEGMENT: len(files), **(self.ends(files) if self.is_divided else {})}
+        log = RoundsLog(workspace, SEGMENT if self.is_divided else "")
+        ends = {SEGMENT: len(files), **(self.ends(files) if self.is_divided else {})}
+        return {segment: entry_position(log.latest(segment).number, end) for segment, end in ends.items()}
 
     def segments_of(self, file: _File) -> Sequence[str]:
         """Return the segments that a file has rows of, of those that are read."""
@@ -168,6 +188,7 @@ class SegmentsSource:
         self.name = name
         self.workspace = workspace
         self._files: Sequence[_File] | None = None
+        self._most: Mapping[str, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (SegmentsSource, (self.spec, self.name, self.workspace))
@@ -180,7 +201,7 @@ class SegmentsSource:
         """End of the next epoch: all files, or as many as an epoch may have."""
         found, files = dict(start), self._fixed()
         room = EpochRoom(self.spec.max_files_per_epoch, None, limit)
-        for at, segments in self._files_after(start):
+        for at, segments in self._files_after(start, self._most):
             if not room.fits(files[at]):
                 break
             room.take(files[at])
@@ -201,6 +222,33 @@ class SegmentsSource:
         lowest = [files[at].lowest for at, _ in self._files_after(positions)]
         known = [low for low in lowest if low is not None]
         return min(known) if known and len(known) == len(lowest) else None
+
+    def low_of(self, segment: str, start: SourcePositions) -> int:
+        """Return which file is read next of a segment."""
+        return _low(start, segment)
+
+    def ends_up_to(self, before: int) -> Mapping[str, int]:
+        """Return where files begin of which every row is at or above a time: they are in the order of their times."""
+        files = self._fixed()
+        last = max((at for at, file in enumerate(files, 1) if file.lowest is None or file.lowest < before), default=0)
+        return self.spec.ends(files[:last]) if self.spec.is_divided else {SEGMENT: last}
+
+    def limits(self, starts: Mapping[str, int], before: int) -> Mapping[str, Sequence[tuple[int, bool]]]:
+        """Return which files may have rows at or above a time: by their highest one."""
+        may = [file.highest is None or file.highest >= before for file in self._fixed()]
+        found: dict[str, list[tuple[int, bool]]] = {}
+        for segment, start in starts.items():
+            of = found.setdefault(segment, [(start, False)])
+            of += [(at, may[at]) for at in range(start, len(may)) if may[at] != (at > start and may[at - 1])]
+        return found
+
+    def hold_to(self, ends: Mapping[str, int]) -> None:
+        """Plan no file from now on that is at or after the end of its segment."""
+        self._most = ends
+
+    def most_entries(self, count: int, size: Callable[[], int | None], limit: ReadLimit | None) -> int | None:
+        """Return how many of so many files an epoch takes."""
+        return self.spec.max_files_per_epoch if limit is None else 1
 
     def freeze(self) -> None:
         """Do nothing: the version never grows."""
@@ -327,14 +375,15 @@ class SegmentsSource:
             times = self._times_of(path)
             if times is not None and self.spec.since is not None and times.high < self.spec.since:
                 continue
-            lowest = None if times is None else times.low
-            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition, lowest=lowest))
+            whole = _File(path, segment.size_bytes, segment.row_count, segment.partition)
+            files.append(whole if times is None else replace(whole, lowest=times.low, highest=times.high))
         for file in found.growing if self.spec.growing else ():
             path = _link(file.path, links, is_copied=True)
             count = None if file.sealed else file.row_count
             left = tuple(each for each in _growing_of(path) if each not in file.sealed)
-            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)), growing=left)
-            files.append(replace(growing, lowest=self._lowest_of(growing)))
+            unsealed = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)), growing=left)
+            times = self._times_in(unsealed)
+            files.append(unsealed if times is None else replace(unsealed, lowest=times.low, highest=times.high))
         durable.sync_directory(links)
         # In the order of time, as far as files have one: the bound that holds after each rises soonest so.
         return sorted(files, key=lambda file: (file.lowest is not None, file.lowest or 0))
@@ -350,19 +399,20 @@ class SegmentsSource:
         except pa.ArrowException:
             return None  # who reads it says what is wrong
 
-    def _lowest_of(self, growing: _File) -> int | None:
-        """Return the lowest timestamp of a file of the journal: it has no statistics, and few rows."""
+    def _times_in(self, unsealed: _File) -> TimeRange | None:
+        """Return the range of the timestamps of a file of the journal: it has no statistics, and few rows."""
         column = self.spec.timestamp
         if column is None:
             return None
-        rows = dataset.growing_rows(PiecesReader(growing.path), frozenset(growing.sealed), self.spec.schema, {})
-        lows = [pc.min(batch.column(column)).cast(pa.int64()).as_py() for batch in rows]
-        return min((low for low in lows if low is not None), default=None)
+        rows = dataset.growing_rows(PiecesReader(unsealed.path), frozenset(unsealed.sealed), self.spec.schema, {})
+        ends = [pc.min_max(batch.column(column).cast(pa.int64())) for batch in rows]
+        return united(TimeRange(each["min"].as_py(), each["max"].as_py()) for each in ends if each["min"].is_valid)
 
     def _note(self, files: Sequence[_File]) -> None:
         body = [
-            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest, file.growing]
+            [*each, list(file.sealed), file.lowest, file.growing, file.highest]
             for file in files
+            for each in [(file.path, file.size_bytes, file.row_count, file.partition)]
         ]
         sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
 
@@ -388,7 +438,16 @@ def _noted(workspace: str) -> list[_File] | None:
     if data is None:
         return None
     return [
-        _File(path, size, rows, partition, tuple(of), lowest, tuple(more[0]) if more else ())
+        _File(
+            path,
+            size,
+            rows,
+            partition,
+            tuple(of),
+            lowest,
+            more[1] if more[1:] else None,
+            tuple(more[0] if more else ()),
+        )
         for path, size, rows, partition, of, lowest, *more in json.loads(data)
     ]
 
