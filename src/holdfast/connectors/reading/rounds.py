@@ -273,7 +273,7 @@ class SourceInRounds:
 
     def _lowest_owed(self, positions: SourcePositions) -> int | None:
         """Return a time below which nothing is owed; None where nothing is owed at all."""
-        owed = (one for each, at in self._places(positions).items() for one in self._log.owed(each, at))
+        owed = (one for each, at in self._places(positions).items() for one in self._log.owed_ranges(each, at))
         return min((one.since for one in owed), default=None)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class SourceInRounds:
 
     def _new_rounds(self, starts: Mapping[str, int]) -> dict[str, Any]:
         log, before = self._log, self.spec.before
-        owed = {segment: log.owed(segment, at) for segment, at in starts.items()}
+        owed = {segment: log.owed_ranges(segment, at) for segment, at in starts.items()}
         if any(owed.values()):
             check_timestamp(self.spec, self.name, log.owed_by)
         entries = {segment: log.entry_at(segment, at) for segment, at in starts.items()}

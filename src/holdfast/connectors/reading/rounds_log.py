@@ -255,7 +255,7 @@ class RoundsLog:
             if low < last:
                 yield from self._part(segment, number, low, last)
 
-    def owed(self, segment: str, position: int) -> list[OwedRange]:
+    def owed_ranges(self, segment: str, position: int) -> list[OwedRange]:
         """Return what was left of a segment where it was read up to a position."""
         found: list[OwedRange] = []
         for read in self.between(segment, 0, position):
