@@ -24,7 +24,7 @@ from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import Source
-from holdfast.positions import SegmentSet, SourcePositions
+from holdfast.positions import SegmentSet, SourcePositions, lag_between
 from holdfast.testing.servers.kafka import KafkaServer
 from tests.everyday import everyday
 from tests.kafka_topics import Topics
@@ -294,8 +294,14 @@ def test_lag_and_the_offsets_of_a_group_are_the_offsets(world: World) -> None:
     at = run.finish(run.source.initial())
     assert any(int(of) > UNIT for of in at.values())
     assert [(each.position, each.end) for each in world.spec.lags("rows", at)] == [(3, 3), (0, 0), (0, 0)]
-    newest = run.source.newest()
-    assert newest == at, "nothing is left for this run"
+    assert run.source.newest() == at, "nothing is left for this run"
+    world.send(8, 20)
+    rest = world.run(None)
+    lags = []
+    while (end := rest.step(at, ReadLimit(1, 1 << 20))) != at:
+        at = end
+        lags.append(lag_between(at, rest.source.newest()))
+    assert lags == [3, 2, 1, 0], "two offsets are read again, and two are new"
 
 
 def test_rows_are_owed_by_the_timestamp_that_they_were_left_by(world: World) -> None:

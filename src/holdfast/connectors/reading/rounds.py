@@ -21,7 +21,6 @@ from holdfast.connectors.reading.rounds_log import (
     RangeRead,
     Round,
     RoundsLog,
-    entry_of,
     entry_position,
     round_of,
 )
@@ -128,25 +127,21 @@ class SourceInRounds:
         self.source.freeze()
 
     def newest(self) -> SourcePositions | None:
-        """Positions after everything that is there now, and wanted."""
+        """Positions after everything that is there now, and wanted: so far from those that were planned last as there
+        are entries left, whatever lies between two rounds.
+        """
         newest, log = self.source.newest(), self._log
         if log.is_new or newest is None:
             return newest
-        ends = self._ends()
-        found = {}
+        ends, found = self._ends(), dict[str, int]()
         for segment, at in of_partitions(newest).items():
             entry, here = at if ends is None else min(at, ends.get(segment, 0)), self._planned.get(segment)
-            if here is None or (entry_of(here) or 0) < entry:
-                found[segment] = entry_position(self._reads_in(segment, here), entry)
+            if here is None:
+                found[segment] = entry_position(log.latest(segment).number, entry)
             else:
-                found[segment] = here
+                left = max(0, entry - log.entry_at(segment, here))
+                found[segment] = here + log.owed_left(segment, here) + left
         return {**newest, **found}
-
-    def _reads_in(self, segment: str, here: int | None) -> int:
-        """Return the number of the round that this run is in."""
-        if here is not None and (of := self._log.round(segment, round_of(here))) and of.until == self.spec.before:
-            return of.number
-        return self._log.latest(segment).number
 
     def has_ended(self, positions: SourcePositions) -> bool:
         """Return whether nothing follows these positions, of any time."""
@@ -267,9 +262,7 @@ class SourceInRounds:
     def _left(self, segment: str, of: Round, positions: SourcePositions) -> int:
         """Return how many entries are left of what a round reads of what is owed."""
         at = self._at(segment, positions)
-        if round_of(at) != of.number:
-            return of.owed_count
-        return 0 if entry_of(at) is not None else of.owed_count - (at - of.number * UNIT)
+        return self._log.owed_left(segment, at) if round_of(at) == of.number else of.owed_count
 
     def _lowest_owed(self, positions: SourcePositions) -> int | None:
         """Return a time below which nothing is owed; None where nothing is owed at all."""

@@ -248,6 +248,12 @@ class RoundsLog:
         found = entry_of(position)
         return self.entry_at(segment, self._known(segment, round_of(position)).at) if found is None else found
 
+    def owed_left(self, segment: str, position: int) -> int:
+        """Return how many entries are left at a position of what its round reads of what was left."""
+        if entry_of(position) is not None:
+            return 0
+        return self._known(segment, round_of(position)).owed_count - position % UNIT
+
     def between(self, segment: str, start: int, end: int) -> Iterator[RangeRead]:
         """Yield what is read of a segment between two positions, in order."""
         for number, first, last in self._way(segment, end, start):
