@@ -22,12 +22,12 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from holdfast.errors import Corrupt
-from holdfast.positions import SourcePositions
+from holdfast.positions import ROUND, SourcePositions
 from holdfast.store import sealed
 from holdfast.store.increments import Increments
 
-HALF = 1 << 44
-UNIT = HALF << 1
+UNIT = ROUND
+HALF = UNIT >> 1
 """A segment has fewer entries; 2**18 rounds are below 2**63."""
 
 _WHAT = "the log of what was read up to a time"
