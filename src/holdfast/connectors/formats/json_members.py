@@ -6,7 +6,8 @@ Names are compared as they are written: ``Tip`` is no ``tip``.  Null is a value 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -67,6 +68,25 @@ class _Number(str):
 
 
 _DECODER = json.JSONDecoder(parse_float=_Number, parse_constant=_Number)
+
+
+def names_in(texts: pa.Array, columns: Collection[str]) -> list[tuple[str, int]]:
+    """Return which members texts of :func:`rest_of` have, with how many of these; what is in a column as ``name.*``.
+
+    Examples
+    --------
+    >>> names_in(pa.array(['{"tip":1}', '{"tip":2,"place":{"y":1.0}}']), ["id", "place"])
+    [('tip', 2), ('place.*', 1)]
+    """
+    found: Counter[str] = Counter()
+    for text in texts.to_pylist():
+        try:
+            members = from_json(text)
+        except ValueError:  # a column of this name that somebody else has written
+            continue
+        found.update(list(members) if isinstance(members, dict) else ())
+    return [(f"{name}.*" if name in columns else name, count) for name, count in found.items()]
+
 
 _Shape = dict[str, Any]
 """Name of a column -> what may have members within it: the same of a struct, a list of one shape of a list, else None.

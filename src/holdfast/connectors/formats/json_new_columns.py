@@ -16,10 +16,11 @@ from holdfast.connectors.formats import blocks, json_members
 from holdfast.connectors.formats.blocks import Parser, Records, Unreadable
 from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.errors import InvalidPipeline
+from holdfast.ports import RESCUE_COLUMN
 
 OnNewColumn = Literal["ignore", "fail", "rescue"]
 
-RESCUED = pa.field("_rescued", pa.string())
+RESCUED = pa.field(RESCUE_COLUMN, pa.string())
 """The column of members that are no other column, as JSON text; null where a row has none."""
 
 _PIECE = 4000
