@@ -213,12 +213,17 @@ class Sight:
             lag=lag,
             rows=self.loop.source_rows.get(node.name, 0),
             rejects=self.loop.source_rejects.get(node.name, 0),
-            reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
+            reasons=self._reasons(node.name),
+            rescued=self.loop.source_rescued.get(node.name, 0),
             lag_s=self._lag_s(node.name, positions, seen),
             bound_us=_bound_us(node, positions),
             is_paused=self.controls.is_paused(node.name),
             limit_rows_per_s=self.controls.limits.get(node.name),
         )
+
+    def _reasons(self, source: str) -> dict[str, dict[str, int]]:
+        of = {"rejects": self.loop.source_reasons.get(source), "rescued": self.loop.source_members.get(source)}
+        return {what: counts for what, counts in of.items() if counts}
 
     def _stale_s(self, sink: SinkNode) -> float | None:
         """Return the age of the oldest row that was there and that a sink lacks."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.connectors.formats.json_new_columns import OnNewColumn
 from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
@@ -36,8 +37,8 @@ class KafkaReading:
         What the times in its partitions promise, where it gives bounds by itself.
     unread : frozenset of str
         Columns beside the payload's that nothing reads: they are null.
-    ignores_new : bool
-        Whether members of JSON that are no column are ignored; else their row is bad.
+    on_new : str
+        What becomes of members of JSON that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
     reads : SegmentSet
         The partitions that are read; no argument of users.
     since, before : int, optional
@@ -59,7 +60,7 @@ class KafkaReading:
     times: PartitionTimes | None = None
     registry: Registry | None = None
     unread: frozenset[str] = frozenset()
-    ignores_new: bool = True
+    on_new: OnNewColumn = "ignore"
     reads: SegmentSet = ALL_SEGMENTS
     since: int | None = None
     before: int | None = None

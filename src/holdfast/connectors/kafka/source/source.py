@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from holdfast.connectors.formats.blocks import RowRules
-from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.json_new_columns import parser_of
 from holdfast.connectors.kafka.avro_registry import Registry, schemas_of
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
@@ -258,7 +258,7 @@ class KafkaSource:
     def _payload_reader(self, registry: Registry | None) -> PayloadReader:
         """Return what makes rows of payloads."""
         if registry is None:
-            return partial(json_rows, JsonParser(self.spec.payload, ignores_new=self.spec.ignores_new))
+            return partial(json_rows, parser_of(self.spec.payload, self.spec.on_new))
         from holdfast.connectors.kafka.source.avro_payloads import AvroReader  # its libraries are another extra
 
         return AvroReader(schemas_of(registry, self._node), self.spec.payload).rows

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from holdfast.connectors.formats import json_lines
+from holdfast.connectors.formats import json_lines, json_new_columns
+from holdfast.connectors.formats.json_new_columns import OnNewColumn
 from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.fields import FIELDS
@@ -89,7 +90,7 @@ class KafkaSourceSpec(KafkaReading):
             "isolation": self.isolation,
             "max_rows_per_epoch": self.max_rows_per_epoch,
             "on_bad_row": "reject" if self.rejects else None,
-            "on_new_column": None if self.ignores_new else "fail",
+            "on_new_column": None if self.on_new == "ignore" else self.on_new,
             "group": self.group,
             "registry": None if self.registry is None else str(self.registry),
             "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
@@ -218,7 +219,7 @@ def kafka(
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     max_rows_per_epoch: int | None = None,
     on_bad_row: Literal["fail", "reject"] = "fail",
-    on_new_column: Literal["ignore", "fail"] = "ignore",
+    on_new_column: OnNewColumn = "ignore",
     security: Mapping[str, str] | None = None,
     group: str | None = None,
     bounds: str | None = None,
@@ -264,7 +265,7 @@ def kafka(
         ``"fail"`` stops with the offset and the reason; ``"reject"`` sends the row to ``stream.rejects``.
     on_new_column : str
         For ``"json"``: ``"ignore"`` leaves out the members of a value that are no column; with ``"fail"`` such a value
-        is a bad row.
+        is a bad row; with ``"rescue"`` they are the text of the column ``_rescued``, null where there are none.
     security : mapping of str to str, optional
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     group : str, optional
@@ -296,16 +297,16 @@ def kafka(
         flights = hf.read.kafka("localhost:9092", "flights", schema="origin STRING, dep_delay INT",
                                 metadata=["key"], timestamp="message", name="flights")
     """
-    from holdfast.graph.building import building
+    from holdfast.graph.building import building, check_choice
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 
     with building("source", name):
         address = Brokers(bootstrap, dict(sorted((security or {}).items())), "read.kafka")
         address.check()
-        _check_choice("format", format, ("json", "avro", "bytes"))
-        _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
-        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        check_choice("format", format, ("json", "avro", "bytes"))
+        check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
             raise InvalidPipeline(
                 f"max_rows_per_epoch={max_rows_per_epoch!r} is not a positive number.",
@@ -326,6 +327,8 @@ def kafka(
         payload = pa.schema([]) if schema is None else to_arrow(schema)
         if format == "json":
             json_lines.check_types(payload)
+        on_new = json_new_columns.choice_of(on_new_column, format)
+        payload = json_new_columns.with_rescue(payload, on_new)
         wanted = {each: each for each in FIELDS} if format == "bytes" else _metadata(metadata)
         time, beside = _time(timestamp, payload, wanted)
         _check_names(payload, beside)
@@ -342,7 +345,7 @@ def kafka(
             on_bad_row == "reject" and format != "bytes",
             group,
             registry=None if registry is None else Registry.of(registry, "read.kafka"),
-            ignores_new=json_lines.ignores_new(on_new_column, format),
+            on_new=on_new,
         )
         times = _partition_times(spec, bounds, disorder, idle_after)
         read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)
@@ -429,10 +432,3 @@ def _start(start: Any) -> str | int:
             f"read.kafka: start={start!r} is neither a place nor a time.",
             do='write start="earliest", "latest" or "2024-01-01T00:00:00Z".',
         ) from error
-
-
-def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidPipeline(
-            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
-        )
