@@ -101,6 +101,9 @@ class Reading:
     targets_file : str
         The positions at which epochs end, of a run that follows another one (:mod:`holdfast.checkpoint.targets`): it
         reads no further, and the source's rows are not its to let go.  Empty: it goes as far as there are rows.
+    is_backfill : bool
+        Whether it is a range of the past, read beside the pipeline: its rows are not its to let go, and where nothing
+        of it is left an epoch without rows reports the end of the source, once and for all (design/0056).
     """
 
     spec: SourceSpec
@@ -121,6 +124,7 @@ class Reading:
     held_file: str = ""
     passed_mark: str = ""
     targets_file: str = ""
+    is_backfill: bool = False
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -241,6 +245,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         if self.reading.targets_file:
             return self._followed(start)
+        if self.reading.is_backfill and start.get("has_ended"):
+            return start  # also where rows of the range have come since
         if not self.holding.lets_pass(is_bounded=self.bounded):
             return self._end_while_paused(start)
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
@@ -251,6 +257,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if dict(until) == start["positions"]:
             if self.reading.passed_mark and has_passed(self.source, until):
                 Path(self.reading.passed_mark).touch()
+            if self.reading.is_backfill and self.bounded:
+                return self._end_of_range(start)
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
         self.holding.took(self.source, start["positions"], until)
@@ -279,7 +287,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     @crossing()
     def commit(self, end: dict[str, Any]) -> None:
-        if self.reading.targets_file:
+        if self.reading.targets_file or self.reading.is_backfill:
             return
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])
@@ -399,6 +407,12 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if not is_due(due_file(self.reading.stop_file), time.time_ns() // 1000):
             return start
         return self._ticked(start, packing.tick_us)
+
+    def _end_of_range(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of an epoch without rows that reports the end of a backfill's range, also without state."""
+        if self.reading.end_mark:
+            mark_end(self.reading.end_mark)
+        return {**start, "has_ended": True}
 
     def _end_while_paused(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end where this source delivers nothing, as it was told; it is not idle: it may have more rows."""

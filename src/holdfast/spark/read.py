@@ -58,6 +58,7 @@ class SourceReader:
     notes_silence: bool = False
     has_paces: bool = False
     follows: bool = False
+    is_backfill: bool = False
     keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
@@ -147,6 +148,7 @@ class SourceReader:
             str(self.directory / HELD_KEY) if self.has_paces else "",
             "" if self.until is None else passed_mark(self.stop_file, node.name),
             str(self.directory / TARGETS) if self.follows else "",
+            self.is_backfill,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
