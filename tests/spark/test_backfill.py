@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.checkpoint.backfills import noted_backfills
+from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.store.paths import open_store
 from tests.spark.running import arrive, numbered, sqlite_rows
@@ -18,6 +19,13 @@ pytestmark = pytest.mark.spark
 
 NOW = "2026-01-01T00:00:20Z"
 """Where live runs begin."""
+
+
+WAYS = ["arrow", pytest.param("spark", marks=pytest.mark.nightly)]
+
+
+def way_of(name: str) -> Settings:
+    return Settings(columnar=name != "spark")
 
 
 def rides(place: Path) -> hf.Stream:
@@ -32,15 +40,16 @@ def ids(place: Path) -> list[Any]:
     return sorted(sqlite_rows(place / "t.db", "SELECT id FROM rows"))
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_a_backfill_runs_beside_a_live_run_that_goes_on_and_every_row_is_there_once(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     pipeline, checkpoint = appending(tmp_path), str(tmp_path / "ckpt")
     arrive(tmp_path / "in", "0.json", [*numbered(0, 12), *numbered(20, 22)])
     arrive(tmp_path / "in", "1.json", numbered(8, 20))
     live = pipeline.start(checkpoint=checkpoint, trigger=hf.every("20 ms"), session=spark, at=NOW)
     try:
-        past: dict[str, Any] = {"at": "2026-01-01T00:00:05Z", "until": NOW, "session": spark}
+        past: dict[str, Any] = {"at": "2026-01-01T00:00:05Z", "until": NOW, "session": spark, "settings": way_of(way)}
         run = pipeline.backfill(checkpoint=checkpoint, rate=1000, **past)
         arrive(tmp_path / "in", "2.json", numbered(22, 24))
         assert run.wait(60)
@@ -61,14 +70,15 @@ def test_a_backfill_runs_beside_a_live_run_that_goes_on_and_every_row_is_there_o
     assert live.wait(60)
 
 
+@pytest.mark.parametrize("way", WAYS)
 def test_at_the_end_of_the_range_windows_close_and_the_state_of_the_live_run_is_not_touched(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     counts = rides(tmp_path) | hf.aggregate(window=hf.tumbling("10 s"), n=hf.count(), name="counts")
     pipeline = hf.Pipeline("counting", counts | hf.write.sqlite(tmp_path / "t.db", table="rows", name="table"))
     checkpoint = str(tmp_path / "ckpt")
     arrive(tmp_path / "in", "0.json", numbered(0, 25))
-    start: dict[str, Any] = {"checkpoint": checkpoint, "session": spark}
+    start: dict[str, Any] = {"checkpoint": checkpoint, "session": spark, "settings": way_of(way)}
     assert pipeline.start(trigger=hf.available_now(), at=NOW, **start).wait(60)
     past = {**start, "at": "2026-01-01T00:00:00Z", "until": NOW}
     with pytest.raises(InvalidPipeline, match="begins without state"):
