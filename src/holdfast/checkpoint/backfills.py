@@ -29,7 +29,7 @@ class BackfillNote:
     sources, sinks : tuple of str
         What it reads, and what it writes.
     adds : tuple of str
-        Sinks that hold rows by it that the pipeline's own run does not give them.
+        Sinks that hold rows by it among those of the pipeline's own run, which does not give them.
     shown : str
         Its range, for people.
     begun_us : int

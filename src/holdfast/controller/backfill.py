@@ -59,6 +59,9 @@ _ONE_WRITER = {
 }
 """Kinds of sinks that only the live run can write, and why."""
 
+_FILES_OF_ITS_OWN = ("files", "segments")
+"""Kinds of sinks whose files say whose they are: what the live run should have written is compared without them."""
+
 
 @dataclass(frozen=True)
 class Backfilling:
@@ -253,9 +256,10 @@ class _Looked:
 
     @property
     def adds(self) -> tuple[str, ...]:
-        """Sinks that would hold rows that the live run does not give them."""
+        """Sinks that would hold rows of which nothing says that the live run does not give them."""
         is_of_live = self.live_from is None or self.note.at >= self.live_from
-        return tuple(node.name for node in self.graph.sinks if not (is_of_live and self._replaces_itself(node)))
+        shared = [node for node in self.graph.sinks if node.kind not in _FILES_OF_ITS_OWN]
+        return tuple(node.name for node in shared if not (is_of_live and self._replaces_itself(node)))
 
     def check(self, *, again: bool, empty_state: bool) -> None:
         """Refuse what cannot be, then what needs the user's word."""

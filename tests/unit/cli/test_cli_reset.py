@@ -235,7 +235,8 @@ def test_what_backfills_have_written_goes_too_and_their_sinks_are_not_reset_alon
     code, said, errors = asked("--yes")
     assert code == 0, errors
     assert "backfill 3f2a91c0" in said
-    assert [node.spec.ledger(node.name, name) for node in nodes.values()] == [None, None]
+    specs: list[Any] = [node.spec for node in nodes.values()]
+    assert [spec.ledger(sink, name) for sink, spec in zip(nodes, specs, strict=True)] == [None, None]
     assert held() == {"table": 0, "files": 0}
 
 

@@ -54,6 +54,7 @@ def test_a_range_below_where_the_live_run_began_is_written_by_whatever_sink(tmp_
     assert found.graph.name == f"p-backfill_{found.note.name}"
     assert found.checkpoint == f"{tmp_path}/backfills/{found.note.name}"
     assert found.note.adds == ("table",)
+    assert made(tmp_path, rides() | hf.write.files("out", name="out")).note.adds == (), "its files say whose they are"
     assert found.note.shown == "2026-01-01T00:00:00Z to 2026-02-01T00:00:00Z"
     assert not list(tmp_path.glob("backfills*")), "nothing is written before it starts"
 
