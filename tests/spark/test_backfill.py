@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,7 @@ from holdfast.checkpoint.backfills import noted_backfills
 from holdfast.config import Settings
 from holdfast.errors import InvalidPipeline
 from holdfast.store.paths import open_store
-from tests.spark.running import arrive, numbered, sqlite_rows
+from tests.spark.running import STAGED, arrive, eventually, numbered, reach, sqlite_rows
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +66,35 @@ def test_a_backfill_runs_beside_a_live_run_that_goes_on_and_every_row_is_there_o
         assert note.adds == ("table",)
         with pytest.raises(InvalidPipeline, match="rows that may be there"):
             pipeline.backfill(checkpoint=checkpoint, **past | {"at": "2026-01-01T00:00:15Z"})
+    finally:
+        live.stop()
+    assert live.wait(60)
+
+
+@pytest.mark.postgres
+def test_rows_that_replace_themselves_come_again_beside_the_run_that_gave_them(
+    spark: SparkSession, tmp_path: Path, postgres_prepared: str
+) -> None:
+    table = hf.write.postgres(postgres_prepared, table="rows", mode="upsert", key=["id", "at"], name="table")
+    pipeline = hf.Pipeline("upserting", rides(tmp_path) | table)
+    checkpoint = str(tmp_path / "ckpt")
+    arrive(tmp_path / "in", "0.json", numbered(0, 24))
+    live = pipeline.start(checkpoint=checkpoint, trigger=hf.every("20 ms"), session=spark, settings=STAGED)
+
+    def rows() -> list[int]:
+        with psycopg.connect(postgres_prepared) as connection:
+            return [row[0] for row in connection.execute("SELECT id FROM rows ORDER BY id").fetchall()]
+
+    try:
+        reach(live, 1)
+        with psycopg.connect(postgres_prepared, autocommit=True) as connection:
+            connection.execute("DELETE FROM rows WHERE id BETWEEN 4 AND 11")  # somebody has
+        past: dict[str, Any] = {"at": "2026-01-01T00:00:05Z", "until": NOW, "session": spark, "settings": STAGED}
+        assert pipeline.backfill(checkpoint=checkpoint, **past).wait(120)
+        assert rows() == [*range(4), *range(5, 24)]
+        assert noted_backfills(open_store(checkpoint))[0].adds == ()
+        arrive(tmp_path / "in", "1.json", numbered(24, 26))
+        eventually(lambda: rows()[-1] == 25, what="the live run goes on")
     finally:
         live.stop()
     assert live.wait(60)

@@ -10,8 +10,10 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint.backfills import check_none_adds, note_backfill, note_end, noted_backfills
 from holdfast.checkpoint.directory_header import DirectoryHeader, note_beginning
+from holdfast.config import Settings
 from holdfast.controller.backfill import Backfilling, backfilling
 from holdfast.errors import InvalidPipeline
+from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.store import sealed
 from holdfast.store.local import LocalStore
 
@@ -170,7 +172,11 @@ def test_the_same_command_is_the_same_backfill_and_knows_that_it_is_done(tmp_pat
 
 def test_a_sink_to_which_rows_were_added_is_not_computed_from_its_sources(tmp_path: Path) -> None:
     store = ran(tmp_path, from_us=FEBRUARY_US)
-    note_backfill(store, made(tmp_path, rides() | table()).note)
+    pipeline = hf.Pipeline("p", rides() | table())
+    note_backfill(store, made(tmp_path, *pipeline.sinks).note)
+    reconciling = Reconciling(pipeline, pipeline.sinks[0], tmp_path, tmp_path / "shadow", Settings())
+    with pytest.raises(InvalidPipeline, match="a backfill has added rows to it"):
+        reconciling.check_computable()
     check_none_adds(store, "p", ["another"], "compared")
     with pytest.raises(InvalidPipeline, match="taken for surplus"):
         check_none_adds(store, "p", ["table"], "compared")
