@@ -54,7 +54,7 @@ def test_a_backfill_runs_beside_a_live_run_that_goes_on_and_every_row_is_there_o
         run = pipeline.backfill(checkpoint=checkpoint, rate=1000, **past)
         arrive(tmp_path / "in", "2.json", numbered(22, 24))
         assert run.wait(60)
-        assert run.reached() is not None
+        assert run.time_reached() is not None
         wanted = [*range(5, 12), *range(8, 20), *range(20, 24)]
         while ids(tmp_path) != sorted(wanted):
             assert not live.wait(0.05), "the live run goes on"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, invariant
 from holdfast.ports import Store
 from holdfast.store import records, sealed
 
@@ -63,11 +63,13 @@ class BackfillNote:
 
 def note_backfill(store: Store, note: BackfillNote) -> None:
     """Note a backfill before it writes anything; one durable write."""
+    invariant(note.at < note.until, f"backfill {note.name} is to read {note.shown}, which is empty.")
     store.put_if_absent(_key(note.name), sealed.dump(records.plain(note)))
 
 
 def note_end(store: Store, note: BackfillNote, at_us: int) -> None:
     """Note that every sink holds the range of a backfill; one durable write."""
+    invariant(note.ended_us is None, f"backfill {note.name} was done already.")
     store.put(_key(note.name), sealed.dump(records.plain(replace(note, ended_us=at_us))))
 
 

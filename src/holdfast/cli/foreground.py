@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -26,6 +27,7 @@ from holdfast.observe.progress import progress_of, start_shown
 from holdfast.status import Status
 
 if TYPE_CHECKING:
+    from holdfast.controller.backfill import Backfilling
     from holdfast.spark.run import Run
 
 POLL_S = 0.2
@@ -143,7 +145,6 @@ def backfill(
     with frame.settings(as_json) as settings:
         from holdfast.controller.backfill import backfilling
         from holdfast.spark.launch.early import begin
-        from holdfast.store.paths import checkpoint_directory
 
         wanted = None if rate is None else rows_per_s(rate)
         made = backfilling(
@@ -164,18 +165,18 @@ def backfill(
         if not as_json:
             frame.print_lines(made.lines())
         begin(made.graph, {"settings": settings, "master": master})
-
-        def start() -> _ShownBackfill:
-            return _ShownBackfill(made.start(rate=wanted, settings=settings, master=master), made.note)
-
-        directory = checkpoint_directory(made.checkpoint, scratch_base=spark_checkpoint)
-        with frame.log_file(directory, settings, as_json):
+        with frame.log_file(made.directory, settings, as_json):
             frame.note_start(f"backfill {target} --from {since} --to {until}")
             frame.note_settings(settings)
+            start = partial(_start_shown, made, rate=wanted, settings=settings, master=master)
             run_in_foreground(made.graph.name, start, settings, as_json=as_json)
         is_done = made.finish()
         left = "not done: it was stopped, or a source is paused; the same command goes on"
         frame.answer({**answer, "is_done": is_done}, ["done: every sink holds the range" if is_done else left], as_json)
+
+
+def _start_shown(made: Backfilling, **options: Any) -> _ShownBackfill:
+    return _ShownBackfill(made.start(**options), made.note)
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class _ShownBackfill:
 
     def status(self) -> Status:
         """Return the run's status now, with what it has reached."""
-        status, reached = self.run.status(), self.run.reached()
+        status, reached = self.run.status(), self.run.time_reached()
         said = [status.doing] if status.doing else []
         return replace(status, doing=", ".join([*said, reached_text(self.note, reached)]))
 

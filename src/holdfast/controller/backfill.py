@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.backfills import BackfillNote, note_backfill, note_end, noted_backfills
@@ -93,6 +94,11 @@ class Backfilling:
         """Whether every sink holds its range."""
         return self.note.ended_us is not None
 
+    @property
+    def directory(self) -> Path:
+        """Where its own checkpoint lies, there or not."""
+        return checkpoint_directory(self.checkpoint, scratch_base=self.spark_checkpoint)
+
     def lines(self) -> Iterator[str]:
         """Say what it does, for people, before it starts."""
         note = self.note
@@ -143,7 +149,7 @@ class Backfilling:
             spark_checkpoint=self.spark_checkpoint,
             begin=begin,
         )
-        listen(run, checkpoint_directory(self.checkpoint, scratch_base=self.spark_checkpoint))
+        listen(run, self.directory)
         call_at_end(run, self._note_end)
         if not run.is_active:  # it has ended before it was asked to tell
             self.finish()
@@ -151,9 +157,8 @@ class Backfilling:
 
     def finish(self) -> bool:
         """Note that it is done, if it is, once its run has ended well; return whether it is."""
-        directory = checkpoint_directory(self.checkpoint, scratch_base=self.spark_checkpoint)
-        number = newest_directory(open_store(str(directory)))
-        reported = ended(newest_positions(directory / "spark" / str(number))) if number else ()
+        number = newest_directory(open_store(str(self.directory)))
+        reported = ended(newest_positions(self.directory / "spark" / str(number))) if number else ()
         is_done = {*reported} >= {*self.note.sources}
         if is_done and not self.is_done:
             note_end(self._store, self.note, SystemClock().now_us())  # 3.
@@ -172,7 +177,7 @@ class Backfilling:
     def _limit(self, rate: float | None) -> None:
         if rate is None:
             return
-        store = open_store(str(checkpoint_directory(self.checkpoint, scratch_base=self.spark_checkpoint)))
+        store = open_store(str(self.directory))
         store.prepare()
         wanted = dict.fromkeys(self.note.sources, rate)
         if dict(in_force(store).limits) != wanted:
@@ -314,7 +319,8 @@ class _Looked:
         if self.live_from is None:
             return "it appends, and the live run began at the beginning of its sources: it gives the same rows"
         if self.note.until > self.live_from:
-            return f"it appends, and the live run began at {_shown(self.graph, self.live_from)}: it gives the same rows"
+            began = _time_text(self.graph, self.live_from)
+            return f"it appends, and the live run began at {began}: it gives the same rows"
         return ""
 
     def _replaces_itself(self, node: SinkNode) -> bool:
@@ -397,11 +403,11 @@ def _note(graph: Graph, at: int, until: int) -> BackfillNote:
     sources, sinks = (tuple(sorted(node.name for node in nodes)) for nodes in (graph.sources, graph.sinks))
     asked = json.dumps([at, until, sources, sinks])
     name = hashlib.sha256(asked.encode()).hexdigest()[:8]
-    shown = f"{_shown(graph, at)} to {_shown(graph, until)}"
+    shown = f"{_time_text(graph, at)} to {_time_text(graph, until)}"
     return BackfillNote(name, at, until, sources, sinks, (), shown, SystemClock().now_us())
 
 
-def _shown(graph: Graph, time: int) -> str:
+def _time_text(graph: Graph, time: int) -> str:
     return str(time) if common_unit(graph.sources) is TimeUnit.TICKS else utc(time, is_exact=True)
 
 

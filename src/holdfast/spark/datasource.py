@@ -34,17 +34,17 @@ from holdfast.checkpoint.directory_header import read_origin
 from holdfast.checkpoint.replay_floor import held_by_all, read_floor, read_named_floor
 from holdfast.checkpoint.spark_log import MARKS, has_more, plain
 from holdfast.checkpoint.targets import read_targets
-from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSource, schema_of_rows
 from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
+from holdfast.ports import Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
-from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.controls import ControlSpec, end_of_range, mark_end
 from holdfast.spark.wishes import taps_here
 from holdfast.steer.holding import SourceHolding
 
@@ -142,15 +142,6 @@ class Reading:
         return reading
 
 
-def read_schema(spec: SourceSpec, *, with_bounds: bool = False) -> StructType:
-    """Return the Spark schema that a source is read with: its own, with the marks of bound rows and of rejects."""
-    schema = spec.given.schema if with_bounds and isinstance(spec, MarkedSpec) else spec.schema
-    if spec.rejects:
-        nullable = [field.with_nullable(True) for field in schema]
-        schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-    return private.spark_schema(schema)
-
-
 class HoldfastDataSource(DataSource):  # type: ignore[misc]
     """The data source ``holdfast``: option ``reading`` holds a :class:`Reading`."""
 
@@ -164,7 +155,7 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
         reading = Reading.from_option(self.options["reading"])
         if reading.packing is not None:
             return private.spark_schema(SCHEMA)
-        return read_schema(reading.spec, with_bounds=reading.with_bounds)
+        return private.spark_schema(schema_of_rows(reading.spec, with_bounds=reading.with_bounds))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -258,7 +249,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             if self.reading.passed_mark and has_passed(self.source, until):
                 Path(self.reading.passed_mark).touch()
             if self.reading.is_backfill and self.bounded:
-                return self._end_of_range(start)
+                return end_of_range(start, self.reading.end_mark)
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
         self.holding.took(self.source, start["positions"], until)
@@ -407,12 +398,6 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if not is_due(due_file(self.reading.stop_file), time.time_ns() // 1000):
             return start
         return self._ticked(start, packing.tick_us)
-
-    def _end_of_range(self, start: dict[str, Any]) -> dict[str, Any]:
-        """Return the end of an epoch without rows that reports the end of a backfill's range, also without state."""
-        if self.reading.end_mark:
-            mark_end(self.reading.end_mark)
-        return {**start, "has_ended": True}
 
     def _end_while_paused(self, start: dict[str, Any]) -> dict[str, Any]:
         """Return the end where this source delivers nothing, as it was told; it is not idle: it may have more rows."""

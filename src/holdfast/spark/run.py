@@ -237,11 +237,9 @@ class Run:
         """Return the current status."""
         return self._sight.status(self._state, self._error, self._query)
 
-    def reached(self) -> int | None:
+    def time_reached(self) -> int | None:
         """Return the time of the newest rows that every sink holds, its pts; None where no sink knows it yet."""
-        times = [held.pts for held in self._coordinator.holdings.values()]
-        known = [pts for pts in times if pts is not None]
-        return min(known) if len(known) == len(times) and known else None
+        return self._sight.time_reached()
 
     def pictures(self) -> list[Status]:
         """Return the current status alone; a run in shards has one more for each of them."""
