@@ -138,6 +138,12 @@ class Sight:
         )
         return with_health(shown)
 
+    def time_reached(self) -> int | None:
+        """Return the time of the newest rows that every sink holds, its pts; None where one of them knows none."""
+        times = [held.pts for held in self.coordinator.holdings.values()]
+        known = [pts for pts in times if pts is not None]
+        return min(known) if known and len(known) == len(times) else None
+
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
         """Return where the time of the last epochs went; None before there was one."""
         try:
