@@ -214,7 +214,7 @@ class Service:
             f"call {calls.name!r} has no answer after {asking.retries + 1} attempt(s).",
             why=f"{said}.",
             do="make sure that the service answers, then start again: answers so far are recorded; or write "
-            'error="..." for a column that says which rows have none.',
+            'on_fail="reject", and rows that have none are the side output .rejects.',
             participant=calls.name,
         ) from failure
 

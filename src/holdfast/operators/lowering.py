@@ -127,6 +127,8 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
     "call": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED, calls_user=True),
+    "answered": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED),
+    "unanswered": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED),
     "lookup": Lowering(InSpark.LOOKED_UP, InArrow.LOOK_UP, BoundsDownstream.ADDED),
     "expect": Lowering(InSpark.EXPECT, InArrow.VERIFY, BoundsDownstream.SAME),
     "unmet": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),

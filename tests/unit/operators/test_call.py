@@ -79,12 +79,55 @@ def test_a_call_that_fails_fails_the_epoch_and_what_was_answered_is_not_asked_fo
 
 def test_with_a_column_for_errors_the_row_leaves_and_its_error_is_recorded(tmp_path: Path) -> None:
     with AskedService(fails={1: 9}) as service:
-        stream = asked(service.port, tmp_path, retry=0, error="why")
+        stream = asked(service.port, tmp_path, retry=0, on_fail="keep", error="why")
         for _ in range(2):
             bad, good = answered(stream, 1, 2)
             assert (bad["twice"], bad["why"]) == (None, "ConnectionError: 503 busy")
             assert (good["twice"], good["why"]) == (4, None)
     assert service.asked == {1: 1, 2: 1}
+
+
+def test_rows_without_an_answer_are_rejected_with_what_the_service_said(tmp_path: Path) -> None:
+    with AskedService(fails={1: 9, 3: 9}) as service:
+        good = asked(service.port, tmp_path, retry=0, on_fail="reject")
+        assert (good.name, good.rejects.name) == ("asked", "asked_rejects")
+        assert (good.columns, good.rejects.columns) == (("n", "t", "twice"), ("n", "t", "error"))
+        assert good.timestamp == good.rejects.timestamp == "t"
+        for _ in range(2):
+            assert answered(good, 1, 2, 3) == [{"n": 2, "t": 1, "twice": 4}]
+            said = "ConnectionError: 503 busy"
+            assert answered(good.rejects, 1, 2, 3) == [{"n": 1, "t": 0, "error": said}, {"n": 3, "t": 2, "error": said}]
+    assert service.asked == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_failure_that_is_deleted_while_an_epoch_is_evaluated_loses_no_row(tmp_path: Path) -> None:
+    """Rows are divided by what they hold, and not by the file: whoever deletes failures, to ask again, may do so."""
+    path = tmp_path / "a.sqlite"
+
+    async def ask(row: Any) -> Any:
+        raise ConnectionError("away")
+
+    def emptied(batch: Any) -> Any:
+        with sqlite3.connect(path) as other:
+            other.execute("DELETE FROM answers WHERE error IS NOT NULL")
+        other.close()
+        return batch
+
+    given = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given")
+    good = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, on_fail="reject")
+    both = hf.union(
+        good | hf.map_batches(emptied, "n BIGINT, t BIGINT, said STRING") | hf.select("n", name="goods"),
+        good.rejects | hf.select("n", name="bads"),
+        name="both",
+    )
+    assert answered(both, 1, 2) == [{"n": 1}, {"n": 2}]
+
+
+def test_explain_warns_of_rejected_rows_that_go_nowhere(tmp_path: Path) -> None:
+    good = asked(1, tmp_path, on_fail="reject")
+    table, bad = good | hf.write.console(name="table"), good.rejects | hf.write.console(name="bad")
+    assert "Give asked.rejects a sink" in hf.Pipeline("p", table).explain()
+    assert "Give asked.rejects a sink" not in hf.Pipeline("p", table, bad).explain()
 
 
 def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
@@ -93,8 +136,8 @@ def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
 
     given = hf.read.rows([], schema=SCHEMA, name="given")
     path = tmp_path / "answers.sqlite"
-    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, error="why")
-    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["why"]
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, on_fail="keep")
+    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["error"]
     assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
 
 
@@ -223,7 +266,11 @@ async def ask_nothing(row: Any) -> None:
         ({"timeout": "soon"}, "timeout"),
         ({"rate": "fast"}, "rate='fast'"),
         ({"rate": "0/s"}, "rate='0/s'"),
-        ({"error": "said"}, "second column 'said'"),
+        ({"error": "why"}, "no row has it"),
+        ({"on_fail": "drop"}, "none of stop, keep, reject"),
+        ({"on_fail": "keep", "error": ""}, "error='' names no column"),
+        ({"on_fail": "keep", "error": "said"}, "second column 'said'"),
+        ({"on_fail": "reject", "error": "n"}, "second column 'n'"),
         ({"schema": "n INT"}, "second column 'n'"),
         ({"fn": lambda: None}, "cannot be called"),
         ({"setup": ask_nothing}, "cannot be called"),
@@ -237,8 +284,8 @@ def test_wrong_arguments_are_refused_while_the_graph_is_built(arguments: Any, sa
 
 def test_rows_keep_timestamp_ids_and_columns_and_the_declaration_travels(tmp_path: Path) -> None:
     rows = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given") | hf.row_id()
-    stream = rows | hf.call(ask_nothing, "said STRING", key="row_id", answers=tmp_path / "a", name="asked", error="why")
-    assert stream.columns == ("n", "t", "row_id", "said", "why")
+    stream = rows | hf.call(ask_nothing, "said STRING", key="row_id", answers="a", name="asked", on_fail="keep")
+    assert stream.columns == ("n", "t", "row_id", "said", "error")
     assert stream.timestamp == "t"
     assert stream.node.shape.ids == rows.node.shape.ids
     assert pickle.loads(pickle.dumps(stream.node.spec)) == stream.node.spec
