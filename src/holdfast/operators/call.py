@@ -14,6 +14,7 @@ from holdfast.graph.building import a_type, added_twice, building, require_colum
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
+from holdfast.health import CallStatus
 from holdfast.operators.answered import RejectingCall, rejecting
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.calling import Asking, Calls
@@ -47,6 +48,10 @@ class ServiceCall:
     def setup(self) -> Callable[[], Any]:
         """What opens the answers and the client, once in each process."""
         return self.fn.open_service
+
+    def status(self) -> CallStatus:
+        """Return what it has cost so far."""
+        return self.fn.status()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what an answer depends on: not how fast it is asked for, nor where it is recorded."""
@@ -93,7 +98,8 @@ def call(
     Parameters
     ----------
     fn : async function of a row
-        ``await fn(row)`` with the row as a dict; returns a dict with the columns of ``schema``, or None for nulls.
+        ``await fn(row)`` with the row as a dict; returns a dict with the columns of ``schema``, None for nulls, or an
+        :class:`holdfast.Answer` with either and what it has cost.
         With ``setup`` it takes a second argument: what ``setup`` returned.
     schema : str, StructType or pyarrow.Schema
         Of the answer: the columns that are added to the row.

@@ -14,7 +14,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.spark.physical_plan import check_calls
+from holdfast.health import CallStatus
+from holdfast.spark.physical_plan import check_machines
 from holdfast.testing import drive
 from tests.asked_service import AskedService, twice
 
@@ -241,14 +242,49 @@ def test_answers_that_cannot_be_recorded_are_not_used(tmp_path: Path) -> None:
         drive(stream, {"given": [rows_of(1)]})
 
 
-def test_what_it_costs_is_recorded_with_the_answers(tmp_path: Path) -> None:
-    with AskedService(fails={1: 1}) as service:
-        answered(asked(service.port, tmp_path), 1, 2)
-    with sqlite3.connect(tmp_path / "answers.sqlite") as answers:
-        ((calls, seconds),) = answers.execute("SELECT sum(attempts), sum(seconds) FROM answers").fetchall()
-    answers.close()
-    assert calls == 3
-    assert seconds >= 0.1
+def test_the_status_says_what_calls_have_cost_in_all_runs(tmp_path: Path) -> None:
+    with AskedService(fails={1: 1, 4: 9}) as service:
+        stream = asked(service.port, tmp_path, retry=1, on_fail="keep")
+        assert stream.node.spec.status() == CallStatus("asked")  # there is no file yet
+        answered(stream, 1, 2)
+        answered(stream, 2, 4, 1, 1)
+        found = stream.node.spec.status()
+    assert (found.calls, found.retries, found.failed, found.reused) == (5, 2, 1, 2)
+    assert sum(service.asked.values()) == 5
+    assert found.seconds >= 0.2
+    assert found.cost == {}
+
+
+def test_the_status_counts_calls_that_have_failed_their_epoch(tmp_path: Path) -> None:
+    with AskedService(fails={1: 9}) as service:
+        stream = asked(service.port, tmp_path, retry=1)
+        with pytest.raises(Unavailable):
+            answered(stream, 1)
+    found = stream.node.spec.status()
+    assert (found.calls, found.retries, found.failed) == (2, 1, 1)
+
+
+def test_a_function_may_report_what_an_answer_has_cost(tmp_path: Path) -> None:
+    async def ask(row: Any) -> Any:
+        return hf.Answer({"said": "yes"} if row["n"] else None, cost={"tokens": row["n"], "usd": 0.5})
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=tmp_path / "a.sqlite", name="asked")
+    for _ in range(2):
+        assert [row["said"] for row in drive(stream, {"given": [rows_of(0, 4, 5)]})[0]] == [None, "yes", "yes"]
+    found = stream.node.spec.status()
+    assert (found.calls, found.reused, found.cost) == (3, 3, {"tokens": 9.0, "usd": 1.5})
+
+
+@pytest.mark.parametrize("cost", [12, {"tokens": "many"}, {"calls": 2}, {"usd": float("nan")}])
+def test_a_cost_that_cannot_be_added_up_is_refused(tmp_path: Path, cost: Any) -> None:
+    async def ask(row: Any) -> Any:
+        return hf.Answer({"said": "yes"}, cost)
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=tmp_path / "a.sqlite", name="asked")
+    with pytest.raises(InvalidPipeline, match="reports a cost that cannot be added up"):
+        drive(stream, {"given": [rows_of(1)]})
 
 
 async def ask_nothing(row: Any) -> None:
@@ -300,9 +336,9 @@ def test_a_cluster_is_refused_since_each_machine_would_have_a_file_of_its_own(tm
     asked = rows | hf.call(ask, "answer BIGINT", key="id", answers=tmp_path / "answers", name="asked")
     pipeline = hf.Pipeline("calls", asked | hf.write.memory("calls_refused"))
     for master in ("local[2]", "local-cluster[2,1,1024]"):
-        check_calls(pipeline, master)
+        check_machines(pipeline, master)
     with pytest.raises(InvalidPipeline, match="call 'asked' cannot run on 'spark://host:7077'"):
-        check_calls(pipeline, "spark://host:7077")
+        check_machines(pipeline, "spark://host:7077")
 
 
 def test_an_answer_to_another_column_is_none(tmp_path: Path) -> None:
