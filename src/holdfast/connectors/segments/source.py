@@ -23,7 +23,7 @@ from holdfast.connectors.segments.journal import PiecesReader
 from holdfast.connectors.segments.version import (
     UNPARTITIONED,
     FileOfVersion,
-    Wanted,
+    WantedVersion,
     fix_version,
     growing_of,
     read_version,
@@ -321,7 +321,7 @@ class SegmentsSource:
             self._files = read_version(self.workspace)
         if self._files is None:
             spec = self.spec
-            wanted = Wanted(spec.path, spec.schema, spec.timestamp, spec.growing, spec.since)
+            wanted = WantedVersion(spec.path, spec.schema, spec.timestamp, spec.growing, spec.since)
             self._files = fix_version(wanted, self.name, self.workspace)
         return self._files
 

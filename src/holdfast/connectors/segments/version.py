@@ -56,7 +56,7 @@ class FileOfVersion:
         return [name or UNPARTITIONED for name in names]
 
 
-class Wanted(NamedTuple):
+class WantedVersion(NamedTuple):
     """What a source wants of a store: the columns, their timestamp, what grows, and no row before a time."""
 
     path: str
@@ -66,7 +66,7 @@ class Wanted(NamedTuple):
     since: int | None
 
 
-def fix_version(wanted: Wanted, name: str, workspace: str) -> Sequence[FileOfVersion]:
+def fix_version(wanted: WantedVersion, name: str, workspace: str) -> Sequence[FileOfVersion]:
     """Fix the newest version, unless another process has; return the files of the one that is fixed.
 
     Raises
@@ -99,7 +99,7 @@ def fix_version(wanted: Wanted, name: str, workspace: str) -> Sequence[FileOfVer
     return read_version(workspace) or ()
 
 
-def _find(wanted: Wanted, workspace: str) -> list[FileOfVersion]:
+def _find(wanted: WantedVersion, workspace: str) -> list[FileOfVersion]:
     """Return the files of the newest version, each linked: the sink may remove it before it is read."""
     found = dataset.content(wanted.path)
     links = os.path.join(workspace, "files")
@@ -124,7 +124,7 @@ def _find(wanted: Wanted, workspace: str) -> list[FileOfVersion]:
     return sorted(files, key=lambda file: (file.lowest is not None, file.lowest or 0))
 
 
-def _times_of(wanted: Wanted, path: str) -> TimeRange | None:
+def _times_of(wanted: WantedVersion, path: str) -> TimeRange | None:
     """Return the range of the timestamps of a sealed file, by its statistics; None where it is not known."""
     column = wanted.timestamp
     if column is None:
@@ -136,7 +136,7 @@ def _times_of(wanted: Wanted, path: str) -> TimeRange | None:
         return None  # who reads it says what is wrong
 
 
-def _times_in(wanted: Wanted, unsealed: FileOfVersion) -> TimeRange | None:
+def _times_in(wanted: WantedVersion, unsealed: FileOfVersion) -> TimeRange | None:
     """Return the range of the timestamps of a file of the journal: it has no statistics, and few rows."""
     column = wanted.timestamp
     if column is None:
