@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from holdfast.health import HEALTHY, ExpectationStatus, Health
+from holdfast.health import HEALTHY, CallStatus, ExpectationStatus, Health
 from holdfast.json_values import Picture, is_number
 from holdfast.positions import SourcePositions
 from holdfast.time_use import EpochStatus, EpochTotals, TimeUse
@@ -425,6 +425,8 @@ class Status(_Minded):
         are added, ``generation`` is that of shard 0, and ``epoch`` is 0, because each has epochs of its own.
     expectations : tuple of ExpectationStatus
         In the order of the graph.
+    calls : tuple of CallStatus
+        What each call has cost, in the order of the graph.
     health : Health
         What is wrong, if anything is.
     dead_letters : mapping of str to int
@@ -455,6 +457,7 @@ class Status(_Minded):
     time: TimeUse | None = None
     shards: tuple[ShardStatus, ...] = ()
     expectations: tuple[ExpectationStatus, ...] = ()
+    calls: tuple[CallStatus, ...] = ()
     health: Health = HEALTHY
     totals: EpochTotals | None = field(default=None, metadata={"is_shown": False})
 

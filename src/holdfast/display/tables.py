@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from holdfast.display.lines import busiest_of, limit_of, positions_text, rows_of, stages_of, utc
-from holdfast.health import ExpectationStatus
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.masking import masked
 from holdfast.status import (
     FilterStatus,
@@ -105,6 +105,7 @@ def grids(status: Status) -> Iterator[Grid]:
             [_operator(each) for each in status.operators],
         ),
         (("expectation", "rows", "failed", "of all", "on fail"), [_expectation(each) for each in status.expectations]),
+        (("call", "calls", "retries", "failed", "reused", "seconds", "cost"), [_call(each) for each in status.calls]),
         (("sink", "kind", "guarantee", "epoch", "rows", "last epoch"), [_sink(each) for each in status.sinks]),
     ):
         if rows:
@@ -173,6 +174,22 @@ def _filter(each: FilterStatus) -> tuple[str, ...]:
 def _expectation(each: ExpectationStatus) -> tuple[str, ...]:
     of_all = f"{each.failed_total:,} of {each.rows_total:,}"
     return each.name, f"{each.rows:,}", f"{each.failed:,}", of_all, f"{each.on_fail}{' (broken)' * each.is_broken}"
+
+
+def _call(each: CallStatus) -> tuple[str, ...]:
+    counted = (each.calls, each.retries, each.failed, each.reused)
+    return each.name, *(f"{number:,}" for number in counted), f"{each.seconds:,.1f}", cost_text(each)
+
+
+def cost_text(call: CallStatus) -> str:
+    """Return what the function of a call reports.
+
+    Examples
+    --------
+    >>> cost_text(CallStatus("judged", cost={"tokens": 1234.0, "usd": 0.25}))
+    'tokens 1,234, usd 0.25'
+    """
+    return ", ".join(f"{name} {amount:{',.4g' if amount % 1 else ',.0f'}}" for name, amount in call.cost.items())
 
 
 def _operator(operator: OperatorStatus) -> tuple[str, ...]:

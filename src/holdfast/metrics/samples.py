@@ -324,6 +324,15 @@ def is_broken(status: Status) -> Iterator[Sample]:
         yield (each.name,), float(each.is_broken)
 
 
+def call_costs(status: Status) -> Iterator[Sample]:
+    """Yield what each call has cost, by what is counted: calls, seconds, and what its function reports."""
+    for each in status.calls:
+        for name in ("calls", "retries", "failed", "reused", "seconds"):
+            yield (each.name, name), getattr(each, name)
+        for name, amount in each.cost.items():
+            yield (each.name, name), amount
+
+
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 

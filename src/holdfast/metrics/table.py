@@ -264,6 +264,9 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     Metric(
+        "holdfast_call_cost_total", "counter", ("call", "cost"), "What each call has cost so far.", samples.call_costs
+    ),
+    Metric(
         "holdfast_rejected_total",
         "counter",
         ("source", "reason"),

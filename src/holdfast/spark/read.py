@@ -20,7 +20,7 @@ from holdfast.checkpoint.spark_log import plain
 from holdfast.checkpoint.targets import FILE_NAME as TARGETS
 from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches
-from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec, schema_of_rows
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.until import passed_mark, up_to
@@ -35,7 +35,7 @@ from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
 from holdfast.spark import apply, private
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
-from holdfast.spark.datasource import FORMAT, Reading, read_schema
+from holdfast.spark.datasource import FORMAT, Reading
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class SourceReader:
     notes_silence: bool = False
     has_paces: bool = False
     follows: bool = False
+    is_backfill: bool = False
     keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
@@ -124,7 +125,7 @@ class SourceReader:
             for key, value in spec.options.items():
                 stream = stream.option(key, value)
             if spec.schema is not None and len(spec.schema):
-                stream = stream.schema(read_schema(spec))
+                stream = stream.schema(private.spark_schema(schema_of_rows(spec)))
             return watched(stream.format(spec.format).load(), node)
         workspace = self.workspace(node)
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
@@ -147,6 +148,7 @@ class SourceReader:
             str(self.directory / HELD_KEY) if self.has_paces else "",
             "" if self.until is None else passed_mark(self.stop_file, node.name),
             str(self.directory / TARGETS) if self.follows else "",
+            self.is_backfill,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()

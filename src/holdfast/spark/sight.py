@@ -30,6 +30,7 @@ from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, in_order
 from holdfast.metrics.outbox import drops
+from holdfast.operators.call import ServiceCall
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
@@ -123,6 +124,7 @@ class Sight:
             in_doubt=counted.decided_unpublished,
             audit_difference=self.loop.checks.difference,
             expectations=self.loop.checks.expectations.statuses(),
+            calls=tuple(node.spec.status() for node in self.pipeline.nodes if isinstance(node.spec, ServiceCall)),
             started_at_us=self.started_at_us,
             last_epoch=last,
             error=None if error is None else error.message,
@@ -137,6 +139,12 @@ class Sight:
             drops=drops(),
         )
         return with_health(shown)
+
+    def time_reached(self) -> int | None:
+        """Return the time of the newest rows that every sink holds, its pts; None where one of them knows none."""
+        times = [held.pts for held in self.coordinator.holdings.values()]
+        known = [pts for pts in times if pts is not None]
+        return min(known) if known and len(known) == len(times) else None
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
         """Return where the time of the last epochs went; None before there was one."""

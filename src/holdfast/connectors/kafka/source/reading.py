@@ -41,6 +41,9 @@ class KafkaReading:
         What becomes of members of JSON that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
     reads : SegmentSet
         The partitions that are read; no argument of users.
+    since, before : int, optional
+        No row before the one time is wanted, nor yet one at or above the other; microseconds or ticks, no arguments of
+        users.
     """
 
     address: Brokers
@@ -59,6 +62,13 @@ class KafkaReading:
     unread: frozenset[str] = frozenset()
     on_new: OnNewColumn = "ignore"
     reads: SegmentSet = ALL_SEGMENTS
+    since: int | None = None
+    before: int | None = None
+
+    @property
+    def has_message_time(self) -> bool:
+        """Whether the timestamp is the time that a message has in Kafka, by which a cluster finds offsets."""
+        return dict(self.metadata).get(self.timestamp or "") == "timestamp"
 
     @property
     def schema(self) -> pa.Schema:

@@ -15,10 +15,15 @@ from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.fields import FIELDS
 from holdfast.connectors.kafka.source.reading import KafkaReading
 from holdfast.connectors.kafka.topics import PartitionOf, Selection
+from holdfast.connectors.reading import deferred_log as owing
 from holdfast.connectors.reading.bounds import OWN, PartitionTimes, with_bounds
 from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.partitioned import of_partitions
+from holdfast.connectors.reading.rounds import SourceInRounds
+from holdfast.connectors.reading.rounds_log import RoundsLog, own_positions
+from holdfast.connectors.reading.rounds_log import obstacle as rounds_obstacle
 from holdfast.errors import InvalidPipeline
+from holdfast.ports import Explanation, Source
 from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.connectors.kafka.source.group import GroupFollower
-    from holdfast.connectors.kafka.source.source import KafkaSource
     from holdfast.graph.nodes import Stream
 
 MESSAGE_TIME = "message"
@@ -103,17 +107,30 @@ class KafkaSourceSpec(KafkaReading):
             from holdfast.connectors.kafka.native.clients import prepare
         prepare(self.address)
 
-    def open(self, name: str, workspace: str) -> KafkaSource:
+    def from_time(self, at_us: int) -> KafkaSourceSpec:
+        """Return the source from the first message at or after a time on, where the cluster knows which one that is."""
+        return replace(self, since=at_us)
+
+    def up_to(self, before: int, marker: str | None) -> KafkaSourceSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before)
+
+    def open(self, name: str, workspace: str) -> Source:
         """Return the source; the cluster is asked when it is first needed."""
         with libraries_for(f"source {name!r}", "avro" if self.format == "avro" else "kafka"):
             from holdfast.connectors.kafka.source.source import KafkaSource
-        return KafkaSource(self, name, workspace)
+        source = KafkaSource(self, name, workspace)
+        return source if self.timestamp is None else SourceInRounds(source, self, name, workspace)
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the partitions."""
+        log = RoundsLog(workspace)
         for segment, end in of_partitions(until).items():
             part = PartitionOf.of(segment)
-            yield KnownPlace(segment, 0, end, segment, None, f"topic {part.topic}, partition {part.number}")
+            shown = f"topic {part.topic}, partition {part.number}"
+            for read in log.between(segment, 0, end):
+                shift = read.position - read.first
+                yield KnownPlace(segment, read.first, read.last, segment, None, shown, read.since, read.before, shift)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -123,8 +140,14 @@ class KafkaSourceSpec(KafkaReading):
             from holdfast.connectors.kafka.source import cluster
             from holdfast.connectors.kafka.source.cluster import Cluster, gone
             from holdfast.connectors.reading.identified import Recorded
-        ends = of_partitions({**positions, **(until or {})})
-        begun = {**Recorded(workspace, name).start, **positions}
+        log, asked = RoundsLog(workspace), of_partitions({**positions, **(until or {})})
+        if lost := rounds_obstacle(log, asked):
+            return lost
+        ends = {segment: log.entry_at(segment, at) for segment, at in asked.items()}
+        begun = dict(Recorded(workspace, name).start)
+        for segment, at in of_partitions(positions).items():
+            owed = [one.first for one in log.owed_ranges(segment, at)]
+            begun[segment] = min([log.entry_at(segment, at), *owed])
 
         def first(segment: str, end: int) -> int:
             if segment in begun:
@@ -152,7 +175,13 @@ class KafkaSourceSpec(KafkaReading):
         with libraries_for(f"source {name!r}"):
             from holdfast.connectors.kafka.source.group import lags
         is_committed = self.isolation == "read_committed"
-        found = lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
+        found = lags(
+            self.address.expanded(),
+            self.selection,
+            f"source {name!r}",
+            own_positions(positions),
+            committed=is_committed,
+        )
         return tuple(each for each in found if each.segment in self.reads)
 
     def follower(self, name: str) -> GroupFollower | None:
@@ -166,6 +195,14 @@ class KafkaSourceSpec(KafkaReading):
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""
         return {}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return what its positions mean where it was read up to a time."""
+        return owing.explanations(workspace, name, after)
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Note it again."""
+        owing.restore(workspace, name, explanations)
 
 
 def kafka(
