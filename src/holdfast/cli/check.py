@@ -30,6 +30,7 @@ from holdfast.explain import derived_names
 from holdfast.expressions.statement import mistake_in
 from holdfast.json_values import as_json as inspected_json
 from holdfast.observe.changes import exit_code, new_column_lines
+from holdfast.observe.drift import drift_lines, drifts
 from holdfast.observe.foreseen import foreseen
 from holdfast.observe.ledgers import ask_ledgers
 from holdfast.observe.reading import Targets, examined
@@ -97,8 +98,10 @@ def plan_(
         targets, planned = examined(pipeline), found.plan
         told = controls_for(directory, pipeline.name) if frame.has_run(directory) else Controls()
         told_lines = [] if told.is_empty else [f"told: {line}" for line in told.lines()]
-        said = [*words.warning_lines(minded), *new_column_lines(targets), *told_lines]
+        drift = drifts(pipeline)
+        said = [*words.warning_lines(minded), *new_column_lines(targets), *drift_lines(drift), *told_lines]
         more = {"warnings": minded, "new_columns": targets.new_columns, "controls": told.as_json()}
+        more["drift"] = inspected_json(tuple(drift))
         if planned is None:
             answer = {"directory": None, "change": None, **more, **words.unasked_json(found)}
             frame.answer(answer, [*words.first_lines(checkpoint, pipeline.name, found), *said], as_json)

@@ -244,9 +244,9 @@ def rescued_text(source: SourceStatus) -> str:
     Examples
     --------
     >>> rescued_text(SourceStatus("rides", rescued=3, reasons={"rescued": {"tip": 3, "place.*": 1}}))
-    'rides: 3 rows have members that are no column (tip 3, place.* 1)'
+    "rides: 3 rows have members that are no column ('tip' 3, 'place.*' 1)"
     """
-    which = _why(source.reasons.get("rescued", {}))
+    which = _why({repr(name): count for name, count in source.reasons.get("rescued", {}).items()})
     return f"{source.name}: {source.rescued:,} rows have members that are no column{which}"
 
 

@@ -274,9 +274,7 @@ METRICS: tuple[Metric, ...] = (
         samples.rejected_rows,
         Panel("Rows that are not used", "Rejected per second", by=("source",)),
     ),
-    Metric(
-        "holdfast_rescued_total", "counter", ("source",), "Rows with members that are no column.", samples.rescued_rows
-    ),
+    Metric("holdfast_rescued_total", "counter", ("source",), "Rows with members of no column.", samples.rescued_rows),
     Metric(
         "holdfast_dead_letters",
         "gauge",

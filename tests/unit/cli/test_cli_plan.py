@@ -347,7 +347,7 @@ def test_a_plan_as_json():
 def test_a_plan_over_nothing_is_json_too_where_that_is_asked_for(tmp_path):
     code, text, _ = planned("old", "--json")
     told = {"paused": [], "limits": {}, "ends": None}
-    nothing = {"directory": None, "change": None, "warnings": [], "new_columns": {}, "controls": told}
+    nothing = {"directory": None, "change": None, "warnings": [], "new_columns": {}, "controls": told, "drift": []}
     assert (code, json.loads(text)) == (0, nothing)
     assert not (tmp_path / "ckpt").exists()
 
