@@ -36,8 +36,10 @@ from holdfast.operators.aggregate.aggregates import distinct_count as distinct_c
 from holdfast.operators.aggregate.aggregates import first as first
 from holdfast.operators.aggregate.aggregates import last as last
 from holdfast.operators.aggregate.aggregates import max as max
+from holdfast.operators.aggregate.aggregates import max_by as max_by
 from holdfast.operators.aggregate.aggregates import mean as mean
 from holdfast.operators.aggregate.aggregates import min as min
+from holdfast.operators.aggregate.aggregates import min_by as min_by
 from holdfast.operators.aggregate.aggregates import quantile as quantile
 from holdfast.operators.aggregate.aggregates import quantiles as quantiles
 from holdfast.operators.aggregate.aggregates import sum as sum

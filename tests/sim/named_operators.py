@@ -68,6 +68,8 @@ AGGREGATES = {
     "least": hf.min("x"), "most": hf.max("y"), "mean": hf.mean("x"), "spread": hf.variance("y"),
     "median": hf.quantile("x", 0.5), "all": hf.collect("x"), "some": hf.collect("y"),
     "kinds": hf.distinct_count("y"), "others": hf.distinct_count("x"),
+    "large": hf.sum("x", where="y > 3"), "small": hf.count(where="y <= 3"),
+    "x_of_y": hf.max_by("x", "y"), "y_of_x": hf.min_by("y", "x"), "few": hf.distinct_count("x", where="y > 3"),
 }  # fmt: skip
 
 

@@ -101,7 +101,7 @@ def _of_aggregation(spec: Aggregation, before: Columns) -> Columns:
 
 
 def _of_aggregates(aggregates: Iterable[tuple[str, Aggregate]], before: Columns) -> Columns:
-    made = {name.lower(): [] if one.column is None else [one.column] for name, one in aggregates}
+    made = {name.lower(): one.reads for name, one in aggregates}
     found = {name: _derivation(columns, before, Derivation.AGGREGATION) for name, columns in made.items()}
     return {name: made_of for name, made_of in found.items() if made_of}
 

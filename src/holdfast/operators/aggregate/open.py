@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from holdfast.operators.aggregate import cutting
 from holdfast.operators.aggregate.collected import START, CollectedValues, followed
+from holdfast.operators.aggregate.counting import CountingRows, counting_rows, flags
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.parts import Partial, RowGroups, state_fields
 from holdfast.operators.aggregate.touched import Admitted, Keys
@@ -97,8 +98,10 @@ class WindowsTable:
         Key columns.
     cut : WindowCut
         The window.
-    columns : mapping of str to str or None
-        Aggregate -> the input's column.
+    columns : mapping of str to sequence of str
+        Aggregate -> the input's columns that it is over.
+    conditions : mapping of str to str or None
+        Aggregate -> the input's column that says which rows count; None: all do.
     parts : mapping of str to Partial
         Of the aggregates that have parts.
     kept : sequence of CollectedValues
@@ -107,7 +110,8 @@ class WindowsTable:
 
     key: pa.Schema
     cut: WindowCut
-    columns: Mapping[str, str | None]
+    columns: Mapping[str, Sequence[str]]
+    conditions: Mapping[str, str | None]
     parts: Mapping[str, Partial]
     kept: Sequence[CollectedValues]
 
@@ -185,9 +189,12 @@ class WindowsTable:
         columns: dict[str, list[pa.Array]] = {}
         is_alone = not len(loaded.codes) and size == len(of_pane) and bool((owners == np.arange(size)).all())
         of_parts = RowGroups(owners, size, np.zeros(len(owners), np.int64))
+        counting: dict[str | None, CountingRows] = {}
         for name, part in self.parts.items():
-            column = self.columns[name]
-            made = part.made(None if column is None else one(rows.rows.column(column)), of_rows)
+            condition = self.conditions[name]
+            if condition not in counting:
+                counting[condition] = counting_rows(rows.rows, condition, of_rows)
+            made = part.made(counting[condition].values(self.columns[name]), counting[condition].groups)
             if self.cut.kind == "sliding":
                 made = [array.take(pa.array(of_pane)) for array in made]
             if not is_alone:
@@ -225,7 +232,10 @@ class WindowsTable:
         known = values.take(pa.array(positions[here]))
 
         column = one(rows.rows.column(kept.column))
-        valid = np.flatnonzero(np.asarray(column.is_valid()))
+        counts = np.asarray(column.is_valid())
+        if kept.condition is not None:
+            counts &= flags(rows.rows.column(kept.condition))
+        valid = np.flatnonzero(counts)
         which, cells = windows.cells_of(windows.groups[valid])
         valid = valid[which]
         fresh = pa.table({"value": column.take(pa.array(valid))})

@@ -18,9 +18,10 @@ from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate import window as windows
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.cutting import cut_of
 from holdfast.operators.aggregate.open import END
-from holdfast.operators.aggregate.parts import part_of
+from holdfast.operators.aggregate.parts import part_of, values_type
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
 from holdfast.operators.arguments import checked_limit, limit_of
@@ -118,8 +119,7 @@ class Aggregation:
         """Return key, window and aggregates, after checking the columns."""
         require_columns(self.by, inputs[0].columns, "by=")
         for name, aggregate in self.aggregates:
-            if aggregate.column is not None:
-                require_columns([aggregate.column], inputs[0].columns, f"{name}=hf.{aggregate.kind}")
+            require_columns(aggregate.reads, inputs[0].columns, f"{name}=hf.{aggregate.kind}")
         if self.timestamp is not None:
             require_columns([self.timestamp], inputs[0].columns, "timestamp=")
         spans = () if self.window.kind == "total" else (START, END)
@@ -136,7 +136,8 @@ class Aggregation:
         )  # fmt: skip
         key = keyed.key_schema(schema, self.by)
         for output, one in self.aggregates:
-            part_of(output, one, None if one.column is None else keyed.field_of(schema, one.column, output).type)
+            check_boolean(output, one, schema)
+            part_of(output, one, values_type(output, one, schema))
         return AggregateStep(
             name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
@@ -160,6 +161,7 @@ class AggregationAnywhere:
             column = keyed.timestamp_of(stream, spec.timestamp, here=_TIMED) if spec.window.kind in _BY_TIME else (
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
+            stream = with_conditions(stream, dict(spec.aggregates), self.origin)
         spec = Aggregation(**{**vars(spec), "timestamp": column})
         return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
@@ -357,6 +359,7 @@ def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str], called
     for name, given in aggregates.items():
         if not isinstance(given, Aggregate):
             raise no_aggregate(name, given, called)
+        check_condition(name, given)
     taken = [column.lower() for column in (*keys, START, END)]
     for name in aggregates:
         if name.lower() in taken:

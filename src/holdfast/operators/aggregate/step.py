@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START, CollectedValues
+from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
-from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
+from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.step import (
@@ -162,7 +163,10 @@ class AggregateStep:
         return min((int(end) for end in open_ends if end is not None), default=None)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
+        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values.
+
+        An aggregate with another condition is another one.
+        """
         declared = self._windows_table
         if known is None:
             return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
@@ -178,12 +182,13 @@ class AggregateStep:
             if column.name not in neutral:
                 return None
             name, place = neutral[column.name]
-            of = self._field(self.aggregates[name].column)
+            of = values_type(name, self.aggregates[name], self.schema)
             nothing = np.zeros(0, np.int64)
-            values = None if of is None else pa.array([], of.type)
+            values = None if of is None else pa.array([], of)
             return declared.parts[name].made(values, RowGroups(nothing, rows, nothing))[place]
 
-        return growth.grown(known, self.tables[table], fill)
+        past = earlier_conditions(known.column_names, self.aggregates, self.tables[table].schema.names)
+        return growth.grown(known.drop_columns(past), self.tables[table], fill)
 
     def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
         """Return the windows that are final, or those that changed, by start, then key."""
@@ -230,24 +235,25 @@ class AggregateStep:
 
     @property
     def _windows_table(self) -> WindowsTable:
-        fields = {name: self._field(one.column) for name, one in self.aggregates.items()}
-        columns = {name: None if column is None else column.name for name, column in fields.items()}
+        columns = {
+            name: [keyed.field_of(self.schema, column, "aggregate").name for column in one.columns]
+            for name, one in self.aggregates.items()
+        }
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
         for name, one in self.aggregates.items():
-            column = fields[name]
-            part = part_of(name, one, None if column is None else column.type)
+            kind = values_type(name, one, self.schema)
+            part = part_of(name, one, kind)
             if part is not None:
-                parts[name] = part
-            elif column is not None:
-                kept.append(CollectedValues(name, column.name, column.type, one.kind == "distinct_count"))
-        return WindowsTable(self.key, self.cut, columns, parts, kept)
+                parts[name] = part.under(one.condition)
+            else:
+                is_distinct = one.kind == "distinct_count"
+                kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, one.condition))
+        conditions = {name: one.condition for name, one in self.aggregates.items()}
+        return WindowsTable(self.key, self.cut, columns, conditions, parts, kept)
 
     @property
     def _span_type(self) -> pa.DataType:
         if self.cut.by_time and self.time is not None:
             return self.schema.field(self.time).type
         return pa.int64() if self.cut.kind == "count_window" else pa.timestamp("us", "UTC")
-
-    def _field(self, column: str | None) -> pa.Field | None:
-        return None if column is None else keyed.field_of(self.schema, column, "aggregate")
