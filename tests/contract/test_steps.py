@@ -14,6 +14,7 @@ from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.aggregate.top import top
 from holdfast.operators.flow.spec import flow
 from holdfast.operators.join.spec import HOWS, join
 from holdfast.operators.lookup.as_of import table
@@ -142,6 +143,10 @@ def aggregations():
     ).node.spec
     spec = replace(spec, aggregates=(*spec.aggregates[:1], *((f"{name}_of_some", one) for name, one in some.items())))
     step = spec.step({"rows": ARROW.append(pa.field(condition, pa.bool_()))})
+    ranked = {"order": "v desc", "by": "k", "window": BY_TIME["tumbling"]}
+    settled = step_of(top(source(), 3, **ranked, emit="settled", disorder=4))
+    yield StepCase("top", settled, events_for("rows", disorder=4))
+    yield StepCase("top changes", step_of(top(source(), 3, **ranked)), events_for("rows"), depends_on_cut=True)
     yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 

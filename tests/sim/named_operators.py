@@ -97,6 +97,10 @@ def latest(order: Order) -> Stream:
     return hf.latest(chosen(order), by=order.of("by", "k", "j"), name="op")
 
 
+def ranked(order: Order) -> Stream:
+    return hf.top(chosen(order), 2, by=order.of("by", "k", "j"), order="y desc, x", name="op")
+
+
 def combined(order: Order) -> Stream:
     streams = order.of("inputs", source(order, "p", "both"), source(order, "q", "both"))
     return hf.combine(*streams, by=order.of("by", "k", "j"), name="op")
@@ -203,6 +207,7 @@ def gated(order: Order) -> Stream:
 
 OPERATORS: dict[str, Callable[[Order], Stream]] = {
     "reduce": reduced, "aggregate": aggregated, "accumulate": accumulated, "union": united, "latest": latest,
+    "top": ranked,
     "combine": combined, "merge": merged, "lookup": looked_up, "distinct": once, "limit_in_flight": limited,
     "apply": applied, "stateful": stepped, "gate": gated,
     **{f"join {how}": joined(how) for how in ("inner", "full", "semi", "anti")},

@@ -153,6 +153,9 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
     for each in found["expectations"]:
         of_all = f"{each['failed_total']:,} of {each['rows_total']:,} in all"
         yield f"expectation {each['name']}: {each['failed']:,} of {each['rows']:,} rows fail, {of_all}"
+    for each in found["calls"]:
+        cost = "".join(f", {name} {amount:,g}" for name, amount in each["cost"].items())
+        yield f"call {each['name']}: {each['calls']:,} calls, {each['reused']:,} answers reused{cost}"
     for shard in found["shards"]:
         yield f"shard {shard['shard']}: {shard['state']}, epoch {shard['epoch']}, restarts {shard['restarts']}"
     yield from (f"! {reason}" for reason in found["health"]["reasons"])

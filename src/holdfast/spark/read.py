@@ -29,7 +29,7 @@ from holdfast.graph.nodes import Node
 from holdfast.operators.expect import Expectation
 from holdfast.plan.counts import Observed
 from holdfast.plan.levels.packing import Packing
-from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
+from holdfast.ports import REJECT_COLUMN, RESCUE_COLUMN, Source, SourceSpec
 from holdfast.positions import Positions, SourcePositions
 from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
@@ -164,12 +164,16 @@ def _end_of(source: Source, start: SourcePositions) -> SourcePositions:
 
 
 def is_watched(node: Node) -> bool:
-    """Return whether Spark must count at a source: it declares a timestamp, or has rejects."""
-    return timestamp_of(node) is not None or node.source_spec.rejects
+    """Return whether Spark must count at a source: it declares a timestamp, has rejects, or a column ``_rescued``."""
+    return timestamp_of(node) is not None or node.source_spec.rejects or _has_rescued(node)
+
+
+def _has_rescued(node: Node) -> bool:
+    return node.columns is not None and RESCUE_COLUMN in node.columns
 
 
 def watched(frame: DataFrame, node: Node) -> DataFrame:
-    """Let Spark count rows, rejects and the highest timestamp as they pass, where they are needed."""
+    """Let Spark count rows, rejects, what is rescued and the highest timestamp as they pass, where they are needed."""
     if not is_watched(node):
         return frame
     column = timestamp_of(node)
@@ -180,7 +184,9 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     time = F.lit(None).cast("long") if column is None else _microseconds(frame, column)
     highest = F.max(time if is_bound is None else F.when(~is_bound, time)) if column is not None else time
     counts = [F.count(one).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
-    return frame.observe(apply.observation(node.name), *counts, *([_reasons()] if has_rejects else []))
+    counts += [_reasons()] if has_rejects else []
+    counts += _members(frame) if _has_rescued(node) else []
+    return frame.observe(apply.observation(node.name), *counts)
 
 
 def _reasons() -> Column:
@@ -190,6 +196,20 @@ def _reasons() -> Column:
         reason = F.regexp_replace(reason, pattern, instead)
     # One more than are kept: rows that are no rejects count as null.
     return F.call_function("approx_top_k", reason, F.lit(row_batches.KINDS_MAX + 1), F.lit(1000)).alias("reasons")
+
+
+_BETWEEN_NAMES = "\x1f"
+
+
+def _members(frame: DataFrame) -> list[Column]:
+    """Return how many rows have something rescued, and the count of rows by what it is of: its names together."""
+    text, beside = F.col(RESCUE_COLUMN), [name for name in frame.columns if name != REJECT_COLUMN]
+    names = F.transform(
+        F.json_object_keys(text), lambda name: F.when(name.isin(beside), F.concat(name, F.lit(".*"))).otherwise(name)
+    )
+    kind = F.array_join(F.array_sort(names), _BETWEEN_NAMES)
+    kinds = F.call_function("approx_top_k", kind, F.lit(row_batches.KINDS_MAX + 1), F.lit(1000))
+    return [F.count(text).alias("rescued"), kinds.alias("members")]
 
 
 def _microseconds(frame: DataFrame, column: str) -> Any:
@@ -208,8 +228,10 @@ def counts_of(query: StreamingQuery, nodes: Sequence[Node]) -> dict[str, Observe
     for name in [node.name for node in nodes if node.kind == Expectation.kind or (node.is_source and is_watched(node))]:
         counted = private.observed_metrics(query, apply.observation(name))
         if counted is not None:
-            (rows, rejects, highest), reasons = counted
-            found[name] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
+            rows, rejects = counted.number("rows") or 0, counted.number("rejects") or 0
+            reasons = _all_reasons(counted.pairs("reasons"), rejects)
+            rescued, members = counted.number("rescued") or 0, _each_name(counted.pairs("members"))
+            found[name] = Observed(rows, rejects, counted.number("timestamp_max"), reasons, rescued, members)
     return found
 
 
@@ -217,6 +239,18 @@ def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, 
     """Return counts by reason, the rows of reasons that were left out among them."""
     rest = rejects - sum(count for _, count in reasons)
     return row_batches.limited([*reasons, *([(row_batches.OTHERS, rest)] if rest else [])])
+
+
+def _each_name(kinds: Sequence[tuple[str, int]]) -> dict[str, int]:
+    r"""Return how many rows have each member, of counts by all that they have.
+
+    Examples
+    --------
+    >>> _each_name([("tip", 3), ("tip\x1fvip", 2)])
+    {'tip': 5, 'vip': 2}
+    """
+    each = ((name, count) for kind, count in kinds for name in kind.split(_BETWEEN_NAMES))
+    return row_batches.limited(each, row_batches.OTHER_MEMBERS)
 
 
 def timestamp_of(node: Node) -> str | None:

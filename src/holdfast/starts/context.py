@@ -36,7 +36,7 @@ from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.log4j import divert
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
-from holdfast.spark.physical_plan import PhysicalPlan, check_calls, is_local, positions_only
+from holdfast.spark.physical_plan import PhysicalPlan, check_machines, is_local, positions_only
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.plan import compile_stateful, refuse_state
 from holdfast.spark.state.shape import Division, StateShape, settle_shape
@@ -270,7 +270,7 @@ def program_of(pipeline: Graph, settings: Settings, token: str) -> Program | Non
 def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan:
     """Compile a graph in the way that suits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
-    check_calls(pipeline, context.session.sparkContext.master)
+    check_machines(pipeline, context.session.sparkContext.master)
     program = context.program
     reader = SourceReader(
         context.session,

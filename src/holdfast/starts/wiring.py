@@ -25,14 +25,13 @@ from holdfast.connectors.reading.until import have_passed
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
-from holdfast.graph.nodes import late_rows_read
 from holdfast.plan.expectations import EpochChecks, Expectations, auditor_of
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookup_versions import LookupVersions, look_ups_of
 from holdfast.plan.operation import due_file, hold_file, limit_file
 from holdfast.plan.pressure import BackPressure, Ramp, limited_operators
-from holdfast.plan.report import OperatorReports
+from holdfast.plan.report import OperatorReports, late_rows_read
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters

@@ -87,6 +87,25 @@ def test_an_aggregate_with_another_condition_begins_as_over_no_rows() -> None:
         ]
 
 
+def test_a_set_of_values_gets_flags_for_further_counts_and_drops_those_of_earlier_conditions() -> None:
+    few, many = hf.distinct_count("v", where="x < 1"), hf.distinct_count("v", where="x >= 1")
+    (old, _), (new, means) = of(total(a=few, b=few)), of(total(a=many, b=few, c=many))
+    move = state_move(old, new, means)
+    assert move.reasons == ()
+    assert move.tables["v__distinct"] == TableMove(Way.GROWN, "v__distinct")
+    known = pa.Table.from_pylist(
+        [{"k": "a", "window_start": 0, "value": 7, f"a__{few.condition}": True, f"b__{few.condition}": True}],
+        schema=old.tables["v__distinct"].schema,
+    )
+    grown = means.grown("v__distinct", known, StepTime(1, 1))
+    assert grown is not None
+    now = zip("abc", (many, few, many), strict=True)
+    flags = {name: grown.column(f"{name}__{one.condition}").to_pylist() for name, one in now}
+    assert flags == {"a": [False], "b": [True], "c": [False]}
+    (old, _), (new, means) = of(total(a=few, b=few)), of(total(a=few))
+    assert "state table 'v__distinct' was" in "; ".join(state_move(old, new, means).reasons)
+
+
 def test_the_same_condition_keeps_its_state() -> None:
     (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
     assert state_move(old, new, means).is_plain

@@ -11,6 +11,7 @@ import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.testing import close, drive
 from holdfast.testing.drive import Drive
+from holdfast.types.schema import to_arrow
 from tests.everyday import examples
 
 CHEAP, DEAR = "v < 10", "v >= 10"
@@ -152,3 +153,34 @@ def test_what_is_no_text_is_no_condition(where):
 def test_running_values_have_no_condition():
     with pytest.raises(InvalidPipeline, match="running values are of all rows"):
         source() | hf.accumulate(by="k", n=hf.count(where=CHEAP))
+
+
+def test_distinct_counts_of_one_column_share_a_set_that_has_each_value_once():
+    computed = {"kinds": hf.distinct_count("w", where=CHEAP), "others": hf.distinct_count("w", where=DEAR)}
+    stream = source() | hf.reduce(by="k", **computed)
+    step = stream.node.spec.step({"rows": to_arrow("k STRING, t BIGINT, v BIGINT, w STRING")})
+    assert set(step.tables) == {"windows", "w__distinct"}
+    assert step.tables["w__distinct"].key == ("k", "window_start", "value")
+    rows = [
+        {"k": "a", "t": t, "v": v, "w": w} for t, (v, w) in enumerate([(1, "x"), (50, "x"), (50, "y"), (None, "z")])
+    ]
+    found = drive(stream, {"s": [[row] for row in rows]})
+    assert [(row["kinds"], row["others"]) for (row,) in found] == [(1, 0), (1, 1), (1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("window", [hf.sliding(4, 2), hf.session(3), hf.tumbling(4)])
+def test_a_shared_set_follows_windows_that_slide_merge_and_close(window):
+    computed = {"kinds": hf.distinct_count("w", where=CHEAP), "others": hf.distinct_count("w", where=DEAR)}
+    stream = source() | hf.aggregate(by="k", window=window, disorder=9, **computed)
+    plain = [
+        source() | hf.filter(c) | hf.aggregate(by="k", window=window, disorder=9, d=hf.distinct_count("w"))
+        for c in (CHEAP, DEAR)
+    ]
+    rows = [{"k": "a", "t": 7 * n % 13, "v": 5 * (n % 4), "w": "xyz"[n % 3]} for n in range(13)]
+    epochs: list[Any] = [*([row] for row in rows), [close()]]
+    found = {row["window_start"]: row for epoch in drive(stream, {"s": epochs}) for row in epoch}
+    for name, one in zip(computed, plain, strict=True):
+        alone = {row["window_start"]: row["d"] for epoch in drive(one, {"s": epochs}) for row in epoch}
+        if window.kind != "session":  # behind a filter sessions are others
+            assert {start: row[name] for start, row in found.items() if row[name]} == alone
+    assert [row for epoch in drive(stream, {"s": [[*rows, close()]]}) for row in epoch] == list(found.values())
