@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.expressions import functions, kernels, logic
+from holdfast.expressions import decimals, functions, kernels, logic
 from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -23,7 +23,7 @@ _NUMBERS = (*_INTEGERS, pa.float32(), pa.float64())
 COMPUTED = frozenset(
     {*_NUMBERS, pa.bool_(), pa.string(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us")}
 )
-"""Types that expressions compute with; columns of others are passed through, and asked whether they are null."""
+"""Types that expressions compute with, beside decimals; columns of others are passed through, and asked for nulls."""
 
 _CASTS = {
     exp.DataType.Type.TINYINT: pa.int8(),
@@ -37,6 +37,14 @@ _DECIMAL_DIGITS_MAX = 15
 """Decimals of up to this many digits become the nearest DOUBLE, by whichever way they are converted."""
 
 
+def is_computed(kind: pa.DataType) -> bool:
+    """Return whether expressions compute values of a type."""
+    return kind in COMPUTED or pa.types.is_decimal128(kind)
+
+
+_Known = TypeVar("_Known")
+
+
 class LeftToSpark(Exception):
     """The expression is not in the subset."""
 
@@ -44,6 +52,12 @@ class LeftToSpark(Exception):
 def _require(is_in_subset: bool) -> None:
     if not is_in_subset:
         raise LeftToSpark
+
+
+def _or_spark(one: _Known | None) -> _Known:
+    if one is None:
+        raise LeftToSpark
+    return one
 
 
 def found(name: str, schema: pa.Schema) -> pa.Field | None:
@@ -117,11 +131,11 @@ def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Consta
     if re.fullmatch(r"-?\d+", text):
         value = int(text)
         _require(-(2**63) <= value < 2**63)
-        return Constant(value, pa.int32() if -(2**31) <= value < 2**31 else pa.int64())
+        return Constant(value, pa.int32() if -(2**31) <= value < 2**31 else pa.int64(), is_literal=True)
     if re.fullmatch(r"-?\d+\.\d+", text):
-        digits = len(text.strip("-")) - 1
-        _require(digits <= _DECIMAL_DIGITS_MAX)
-        return Constant(Decimal(text), pa.decimal128(digits, len(text.partition(".")[2])))
+        whole, _, part = text.strip("-").partition(".")
+        _require(len(whole + part) <= _DECIMAL_DIGITS_MAX)
+        return Constant(Decimal(text), pa.decimal128(len(whole.lstrip("0") + part), len(part)))
     _require(re.fullmatch(r"-?\d+(\.\d+)?[eE][+-]?\d+", text) is not None)
     number = float(text)
     _require(1e-300 < abs(number) < 1e300)  # what is larger or smaller, Spark may refuse
@@ -142,7 +156,7 @@ def _fold(node: Expression, *operands: Expression) -> Expression:
     if not all(isinstance(operand, Constant) for operand in operands):
         return node
     try:
-        return Constant(node.compute(None).as_py(), node.type)
+        return Constant(node.compute(None).as_py(), node.type, may_be_null=node.nullable)
     except Fault:
         raise LeftToSpark from None
 
@@ -177,7 +191,7 @@ def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expressi
 def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type in which Spark computes with two, in ANSI mode."""
     if left == right:
-        _require(left in COMPUTED)
+        _require(is_computed(left))
         return left
     kinds = (left, right)
     if all(kind in _INTEGERS for kind in kinds):
@@ -191,9 +205,11 @@ def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
 def _widened(node: Expression, kind: pa.DataType) -> Expression:
     if node.type == kind:
         return node
+    # Arrow's nearest DOUBLE of a decimal is not always the nearest.
+    _require(not pa.types.is_decimal(node.type) or pa.types.is_decimal(kind) or isinstance(node, Constant))
     if isinstance(node, Constant):
         value = node.value if node.value is None or kind not in kernels.FLOATS else float(node.value) + 0.0
-        return Constant(value, kind)
+        return Constant(value, kind, may_be_null=node.may_be_null)
     return Widened(node, kind)
 
 
@@ -209,6 +225,10 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
 
     def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _pair(tree, schema, *unlike)
+        if _are_decimals(left, right):
+            _require_order(left, right)
+            left, right = _as_decimals(left, right)
+            return _fold(_or_spark(decimals.arithmetic(sign, left, right)), left, right)
         kind = _common(left.type, right.type)
         _require(kind in _NUMBERS)
         _require_order(left, right)
@@ -220,6 +240,15 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
         return node
 
     return bind
+
+
+def _are_decimals(left: Expression, right: Expression) -> bool:
+    kinds = (left.type, right.type)
+    return any(map(pa.types.is_decimal, kinds)) and not any(kind in kernels.FLOATS for kind in kinds)
+
+
+def _as_decimals(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+    return _or_spark(decimals.as_decimal(left)), _or_spark(decimals.as_decimal(right))
 
 
 def _require_order(first: Expression, second: Expression) -> None:
@@ -234,10 +263,10 @@ def raises_as_filter(node: Expression) -> bool:
     without ``j``, though ``i + 1`` is evaluated before it elsewhere.
     """
     match node:
-        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison():
+        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison() | decimals.DecimalArithmetic():
             sides = ((node.left, node.right), (node.right, node.left))
             return all((not one.can_raise or not other.nullable) and raises_as_filter(one) for one, other in sides)
-        case kernels.Widened() | kernels.Negative() | logic.Negation():
+        case kernels.Widened() | kernels.Negative() | logic.Negation() | decimals.DecimalCast():
             return raises_as_filter(node.of)
     return True
 
@@ -271,7 +300,11 @@ _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "
 
 
 def _compare(sign: str, left: Expression, right: Expression) -> Expression:
-    kind = _common(left.type, right.type)
+    if _are_decimals(left, right):
+        left, right = _as_decimals(left, right)
+        kind = _or_spark(decimals.common_decimal(left.type, right.type))
+    else:
+        kind = _common(left.type, right.type)
     constant = isinstance(left, Constant) or isinstance(right, Constant)
     # Spark drops what it can prove: equal sides, and a small type that is compared with a large literal.
     _require(not (left.can_raise and right.can_raise))
@@ -336,7 +369,8 @@ def _between(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _only(tree, "this", "low", "high")
     of, low, high = (_operand(tree.args[key], schema) for key in ("this", "low", "high"))
     _safe(of, low, high)
-    _require(_common(of.type, low.type) == _common(of.type, high.type))
+    if not (_are_decimals(of, low) and _are_decimals(of, high)):
+        _require(_common(of.type, low.type) == _common(of.type, high.type))
     return logic.Logic("AND", _compare(">=", of, low), _compare("<=", of, high))
 
 
@@ -346,7 +380,7 @@ def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Expres
     _require(bool(known))
     _safe(*known.values())
     kind = reduce(_common, (node.type for node in known.values()))
-    _require(kind in COMPUTED)
+    _require(is_computed(kind))
     return [_widened(known[index], kind) if index in known else Constant(None, kind) for index in range(len(trees))]
 
 
@@ -388,6 +422,8 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     if tree.args["to"].this is exp.DataType.Type.DATE:
         _require(of.type in _TIMES)
         return kernels.DayOf(of)
+    if tree.args["to"].this is exp.DataType.Type.DECIMAL:
+        return _fold(_or_spark(decimals.cast(of, _decimal_type(tree.args["to"]))), of)
     _require(kind is not None)
     if of.type == kernels.TIMESTAMP and kind == pa.int64():
         return kernels.SecondsOf(of)
@@ -398,6 +434,14 @@ def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
     is_decimal = isinstance(of, Constant) and pa.types.is_decimal(of.type) and kind == pa.float64()  # 1.8D
     _require(is_decimal or (of.type in _NUMBERS and _common(of.type, kind) == kind))
     return _widened(of, kind)
+
+
+def _decimal_type(tree: exp.Expression) -> pa.DataType:
+    numbers = [one.this for one in tree.expressions]
+    _require(1 <= len(numbers) <= 2 and all(isinstance(one, exp.Literal) and one.this.isdigit() for one in numbers))
+    digits, scale = int(numbers[0].this), int(numbers[1].this) if len(numbers) == 2 else 0
+    _require(1 <= digits <= decimals.DIGITS_MAX and scale <= digits)
+    return pa.decimal128(digits, scale)
 
 
 _TIMES = (kernels.TIMESTAMP, pa.timestamp("us"))
@@ -441,12 +485,6 @@ def _concat(tree: exp.Expression, schema: pa.Schema) -> Expression:
     _require(all(item.type == pa.string() for item in items))
     _require(not all(isinstance(item, Constant) for item in items))  # may be 'a' 'b' or 'a''b'
     return logic.Joined(items)
-
-
-def _or_spark(call: functions.FunctionCall | None) -> Expression:
-    if call is None:
-        raise LeftToSpark
-    return call
 
 
 def _call(tree: exp.Expression, schema: pa.Schema) -> Expression:
