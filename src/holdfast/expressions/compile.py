@@ -21,15 +21,12 @@ from sqlglot.parsers.spark import SparkParser
 
 from holdfast.expressions import functions
 from holdfast.expressions.bind import (
-    LeftToSpark,
     bound,
-    found,
     is_computed,
-    is_name,
     raises_as_filter,
-    reference,
 )
 from holdfast.expressions.kernels import Constant, Expression, Reference
+from holdfast.expressions.literals import LeftToSpark, found, is_name, reference
 from holdfast.expressions.logic import Columnar
 from holdfast.expressions.text import item_of
 

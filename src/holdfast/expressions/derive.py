@@ -14,9 +14,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions.bind import found, is_name
 from holdfast.expressions.compile import UNLIKE
 from holdfast.expressions.decimals import DIGITS, DIGITS_MAX, SCALE_LEAST, may_become_null, shape_of_result
+from holdfast.expressions.literals import found, is_name
 from holdfast.expressions.text import item_of, plain_tree
 from holdfast.types import ddl
 
