@@ -6,24 +6,32 @@ row: not below AND, OR, CASE, coalesce, IN, BETWEEN, IS NULL or ``<=>``, which s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
-from decimal import Decimal
 from functools import reduce
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.expressions import functions, kernels, logic
+from holdfast.expressions import decimals, functions, kernels, logic
 from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
+from holdfast.expressions.literals import (
+    LeftToSpark,
+    column,
+    decimal_type,
+    is_compared_with_ascii,
+    literal,
+    only,
+    or_spark,
+    require,
+)
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _NUMBERS = (*_INTEGERS, pa.float32(), pa.float64())
 COMPUTED = frozenset(
     {*_NUMBERS, pa.bool_(), pa.string(), pa.date32(), pa.timestamp("us", tz="UTC"), pa.timestamp("us")}
 )
-"""Types that expressions compute with; columns of others are passed through, and asked whether they are null."""
+"""Types that expressions compute with, beside decimals; columns of others are passed through, and asked for nulls."""
 
 _CASTS = {
     exp.DataType.Type.TINYINT: pa.int8(),
@@ -32,36 +40,11 @@ _CASTS = {
     exp.DataType.Type.BIGINT: pa.int64(),
     exp.DataType.Type.DOUBLE: pa.float64(),
 }
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DECIMAL_DIGITS_MAX = 15
-"""Decimals of up to this many digits become the nearest DOUBLE, by whichever way they are converted."""
 
 
-class LeftToSpark(Exception):
-    """The expression is not in the subset."""
-
-
-def _require(is_in_subset: bool) -> None:
-    if not is_in_subset:
-        raise LeftToSpark
-
-
-def found(name: str, schema: pa.Schema) -> pa.Field | None:
-    """Return the one column of this name; upper and lower case are one, as in Spark."""
-    same = [field for field in schema if field.name.lower() == name.lower() or field.name.upper() == name.upper()]
-    if len(same) != 1 or (same[0].name != name and not (name + same[0].name).isascii()):
-        return None
-    return same[0]
-
-
-def reference(field: pa.Field) -> Reference:
-    """Return the column as a node."""
-    return Reference(field.name, field.type, field.nullable)
-
-
-def is_name(name: exp.Identifier) -> bool:
-    """Return whether Spark reads this as a name, too."""
-    return bool(name.args.get("quoted")) or _PLAIN_NAME.fullmatch(name.name) is not None
+def is_computed(kind: pa.DataType) -> bool:
+    """Return whether expressions compute values of a type."""
+    return kind in COMPUTED or pa.types.is_decimal128(kind)
 
 
 def bound(tree: exp.Expression, schema: pa.Schema) -> Expression:
@@ -77,63 +60,16 @@ def bound(tree: exp.Expression, schema: pa.Schema) -> Expression:
         raise LeftToSpark
     node = binding(tree, schema)
     # What reads no column is folded here, or by Spark: every node but a literal computes arrays.
-    _require(isinstance(node, Constant) or tree.find(exp.Column) is not None)
+    require(isinstance(node, Constant) or tree.find(exp.Column) is not None)
     return node
-
-
-def _only(tree: exp.Expression, *keys: str) -> None:
-    """Require that the tree has no other arguments: one that is not known here may mean anything."""
-    _require(all(key in keys for key, value in tree.args.items() if value))
-
-
-def _column(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "table")
-    _require(isinstance(tree.this, exp.Identifier) and is_name(tree.this))
-    if "table" in tree.args and tree.args["table"] is not None:
-        return _member(tree, schema)
-    field = found(tree.name, schema)
-    if field is None:
-        raise LeftToSpark
-    return reference(field)
-
-
-def _member(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    """Return a field of a struct column: there are no tables here that the first name could mean."""
-    name = tree.args["table"]
-    _require(isinstance(name, exp.Identifier) and is_name(name))
-    field = found(name.name, schema)
-    if field is None or not pa.types.is_struct(field.type):
-        raise LeftToSpark
-    member = found(tree.name, pa.schema(list(field.type)))
-    if member is None:
-        raise LeftToSpark
-    return kernels.Member(reference(field), member.name, member.type, field.nullable or member.nullable)
-
-
-def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Constant:
-    if tree.args.get("is_string"):
-        return Constant(tree.this, pa.string())
-    text = minus + tree.this
-    if re.fullmatch(r"-?\d+", text):
-        value = int(text)
-        _require(-(2**63) <= value < 2**63)
-        return Constant(value, pa.int32() if -(2**31) <= value < 2**31 else pa.int64())
-    if re.fullmatch(r"-?\d+\.\d+", text):
-        digits = len(text.strip("-")) - 1
-        _require(digits <= _DECIMAL_DIGITS_MAX)
-        return Constant(Decimal(text), pa.decimal128(digits, len(text.partition(".")[2])))
-    _require(re.fullmatch(r"-?\d+(\.\d+)?[eE][+-]?\d+", text) is not None)
-    number = float(text)
-    _require(1e-300 < abs(number) < 1e300)  # what is larger or smaller, Spark may refuse
-    return Constant(number, pa.float64())
 
 
 def _negative(tree: exp.Expression, schema: pa.Schema) -> Expression:
     if isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
-        return _literal(tree.this, schema, "-")  # the sign belongs to the number: -2147483648 is an INT
-    _require(isinstance(tree.this, exp.Column | exp.Paren | exp.TryCast | exp.Func))
+        return literal(tree.this, schema, "-")  # the sign belongs to the number: -2147483648 is an INT
+    require(isinstance(tree.this, exp.Column | exp.Paren | exp.TryCast | exp.Func))
     of = bound(tree.this, schema)
-    _require(of.type in _NUMBERS)
+    require(of.type in _NUMBERS)
     return _fold(kernels.Negative(of), of)
 
 
@@ -142,7 +78,7 @@ def _fold(node: Expression, *operands: Expression) -> Expression:
     if not all(isinstance(operand, Constant) for operand in operands):
         return node
     try:
-        return Constant(node.compute(None).as_py(), node.type)
+        return Constant(node.compute(None).as_py(), node.type, may_be_null=node.nullable)
     except Fault:
         raise LeftToSpark from None
 
@@ -170,37 +106,39 @@ _LOOSE = (
 
 
 def _operand(tree: exp.Expression, schema: pa.Schema, *unlike: type[exp.Expression]) -> Expression:
-    _require(not isinstance(tree, (*_LOOSE, *unlike)))
+    require(not isinstance(tree, (*_LOOSE, *unlike)))
     return bound(tree, schema)
 
 
 def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     """Return the type in which Spark computes with two, in ANSI mode."""
     if left == right:
-        _require(left in COMPUTED)
+        require(is_computed(left))
         return left
     kinds = (left, right)
     if all(kind in _INTEGERS for kind in kinds):
         return _INTEGERS[max(map(_INTEGERS.index, kinds))]
     # A decimal literal is not a number of ours except beside FLOAT or DOUBLE, where both become DOUBLE.
-    _require(all(kind in _NUMBERS or pa.types.is_decimal(kind) for kind in kinds))
-    _require(any(kind in kernels.FLOATS for kind in kinds))
+    require(all(kind in _NUMBERS or pa.types.is_decimal(kind) for kind in kinds))
+    require(any(kind in kernels.FLOATS for kind in kinds))
     return pa.float64()
 
 
 def _widened(node: Expression, kind: pa.DataType) -> Expression:
     if node.type == kind:
         return node
+    # Arrow's nearest DOUBLE of a decimal is not always the nearest.
+    require(not pa.types.is_decimal(node.type) or pa.types.is_decimal(kind) or isinstance(node, Constant))
     if isinstance(node, Constant):
         value = node.value if node.value is None or kind not in kernels.FLOATS else float(node.value) + 0.0
-        return Constant(value, kind)
+        return Constant(value, kind, may_be_null=node.may_be_null)
     return Widened(node, kind)
 
 
 def _pair(
     tree: exp.Expression, schema: pa.Schema, unlike_left: Any = (), unlike_right: Any = ()
 ) -> tuple[Expression, Expression]:
-    _only(tree, "this", "expression", "typed", "safe")
+    only(tree, "this", "expression", "typed", "safe")
     return _operand(tree.this, schema, *unlike_left), _operand(tree.expression, schema, *unlike_right)
 
 
@@ -209,22 +147,35 @@ def _arithmetic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
 
     def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _pair(tree, schema, *unlike)
+        if _are_decimals(left, right):
+            _require_order(left, right)
+            left, right = _as_decimals(left, right)
+            return _fold(or_spark(decimals.arithmetic(sign, left, right)), left, right)
         kind = _common(left.type, right.type)
-        _require(kind in _NUMBERS)
+        require(kind in _NUMBERS)
         _require_order(left, right)
         left, right = _widened(left, kind), _widened(right, kind)
         node = _fold(kernels.Arithmetic(sign, left, right), left, right)
         # Spark computes the literals of such a chain first, and n + 1 + (-1) overflows no more.
         literals = sum(isinstance(part, Constant) for part in _chain(node, sign))
-        _require(kind in kernels.FLOATS or sign == "-" or literals <= 1)
+        require(kind in kernels.FLOATS or sign == "-" or literals <= 1)
         return node
 
     return bind
 
 
+def _are_decimals(left: Expression, right: Expression) -> bool:
+    kinds = (left.type, right.type)
+    return any(map(pa.types.is_decimal, kinds)) and not any(kind in kernels.FLOATS for kind in kinds)
+
+
+def _as_decimals(left: Expression, right: Expression) -> tuple[Expression, Expression]:
+    return or_spark(decimals.as_decimal(left)), or_spark(decimals.as_decimal(right))
+
+
 def _require_order(first: Expression, second: Expression) -> None:
     """Require that Spark evaluates both: where the first is null it does not evaluate the second."""
-    _require(not second.can_raise or not first.nullable)
+    require(not second.can_raise or not first.nullable)
 
 
 def raises_as_filter(node: Expression) -> bool:
@@ -234,10 +185,10 @@ def raises_as_filter(node: Expression) -> bool:
     without ``j``, though ``i + 1`` is evaluated before it elsewhere.
     """
     match node:
-        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison():
+        case kernels.Arithmetic() | kernels.Quotient() | logic.Comparison() | decimals.DecimalArithmetic():
             sides = ((node.left, node.right), (node.right, node.left))
             return all((not one.can_raise or not other.nullable) and raises_as_filter(one) for one, other in sides)
-        case kernels.Widened() | kernels.Negative() | logic.Negation():
+        case kernels.Widened() | kernels.Negative() | logic.Negation() | decimals.DecimalCast():
             return raises_as_filter(node.of)
     return True
 
@@ -255,13 +206,13 @@ def _quotient(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
     def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
         left, right = _pair(tree, schema, _TERMS, (*_TERMS, *_FACTORS))
         kind = _common(left.type, right.type)
-        _require(kind in (_INTEGERS if sign == "%" else _NUMBERS))
+        require(kind in (_INTEGERS if sign == "%" else _NUMBERS))
         _require_order(right, left)  # a divisor is evaluated before its dividend
         if sign == "/":
             kind = pa.float64()
         left, right = _widened(left, kind), _widened(right, kind)
-        _require(not isinstance(left, Constant) or not isinstance(right, Constant))
-        _require(not isinstance(right, Constant) or right.value != 0)
+        require(not isinstance(left, Constant) or not isinstance(right, Constant))
+        require(not isinstance(right, Constant) or right.value != 0)
         return kernels.Quotient(sign, left, right)
 
     return bind
@@ -271,12 +222,16 @@ _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<=", "
 
 
 def _compare(sign: str, left: Expression, right: Expression) -> Expression:
-    kind = _common(left.type, right.type)
+    if _are_decimals(left, right):
+        left, right = _as_decimals(left, right)
+        kind = or_spark(decimals.common_decimal(left.type, right.type))
+    else:
+        kind = _common(left.type, right.type)
     constant = isinstance(left, Constant) or isinstance(right, Constant)
     # Spark drops what it can prove: equal sides, and a small type that is compared with a large literal.
-    _require(not (left.can_raise and right.can_raise))
+    require(not (left.can_raise and right.can_raise))
     for operand in (left, right):
-        _require(not operand.can_raise or (sign != "<=>" and not (constant and operand.type != kind)))
+        require(not operand.can_raise or (sign != "<=>" and not (constant and operand.type != kind)))
     _require_order(left, right)
     left, right = _widened(left, kind), _widened(right, kind)
     if isinstance(left, Constant):
@@ -290,13 +245,13 @@ def _comparison(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
 
 def _boolean(tree: exp.Expression, schema: pa.Schema) -> Expression:
     node = bound(tree, schema)
-    _require(node.type == pa.bool_())
+    require(node.type == pa.bool_())
     return node
 
 
 def _safe(*nodes: Expression) -> None:
     """Require that no node can raise: Spark may not evaluate it, and Arrow would."""
-    _require(not any(node.can_raise for node in nodes))
+    require(not any(node.can_raise for node in nodes))
 
 
 def _logic(sign: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
@@ -313,90 +268,93 @@ def _not(tree: exp.Expression, schema: pa.Schema) -> Expression:
 
 
 def _is(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _require(isinstance(tree.expression, exp.Null))
+    require(isinstance(tree.expression, exp.Null))
     of = _operand(tree.this, schema)
     _safe(of)
-    _require(of.type in COMPUTED or isinstance(of, Reference | kernels.Member))
+    require(of.type in COMPUTED or isinstance(of, Reference | kernels.Member))
     return logic.IsNull(of)
 
 
 def _in(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "expressions")
+    only(tree, "this", "expressions")
     of = _operand(tree.this, schema)
     _safe(of)
     listed = [bound(item, schema) for item in tree.expressions if not isinstance(item, exp.Null)]
-    _require(bool(listed) and all(isinstance(item, Constant) for item in listed))
+    require(bool(listed) and all(isinstance(item, Constant) for item in listed))
     kind = reduce(_common, (item.type for item in listed), of.type)
-    _require(kind in COMPUTED and kind not in kernels.FLOATS)  # a long list compares -0.0 and NaN otherwise
+    require(kind in COMPUTED and kind not in kernels.FLOATS)  # a long list compares -0.0 and NaN otherwise
     values = tuple(item.value for item in listed if isinstance(item, Constant))
     return logic.Membership(_widened(of, kind), values, len(listed) < len(tree.expressions))
 
 
 def _between(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "low", "high")
+    only(tree, "this", "low", "high")
     of, low, high = (_operand(tree.args[key], schema) for key in ("this", "low", "high"))
     _safe(of, low, high)
-    _require(_common(of.type, low.type) == _common(of.type, high.type))
+    if not (_are_decimals(of, low) and _are_decimals(of, high)):
+        require(_common(of.type, low.type) == _common(of.type, high.type))
     return logic.Logic("AND", _compare(">=", of, low), _compare("<=", of, high))
 
 
 def _one_type(trees: Sequence[exp.Expression], schema: pa.Schema) -> list[Expression]:
     """Return values converted to one type; NULL takes the type of the others."""
     known = {index: bound(tree, schema) for index, tree in enumerate(trees) if not isinstance(tree, exp.Null)}
-    _require(bool(known))
+    require(bool(known))
     _safe(*known.values())
     kind = reduce(_common, (node.type for node in known.values()))
-    _require(kind in COMPUTED)
+    require(is_computed(kind))
     return [_widened(known[index], kind) if index in known else Constant(None, kind) for index in range(len(trees))]
 
 
 def _coalesce(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "expressions")
+    only(tree, "this", "expressions")
     return logic.Coalesce(tuple(_one_type([tree.this, *tree.expressions], schema)))
 
 
 def _condition(tree: exp.Expression, schema: pa.Schema) -> Expression:
     node = _boolean(tree, schema)
     _safe(node)
-    _require(not isinstance(node, Constant))  # Spark ignores what it never evaluates, and its nulls
+    require(not isinstance(node, Constant))  # Spark ignores what it never evaluates, and its nulls
     return node
 
 
 def _case(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "ifs", "default")
+    only(tree, "ifs", "default")
     branches = tree.args["ifs"]
     default = tree.args.get("default") or exp.Null()
     *thens, chosen = _one_type([*(branch.args["true"] for branch in branches), default], schema)
     for branch, then in zip(reversed(branches), reversed(thens), strict=True):
-        _only(branch, "this", "true")
+        only(branch, "this", "true")
         condition = _condition(branch.this, schema)
         chosen = logic.Choice(condition, then, chosen)
     return chosen
 
 
 def _if(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _require(tree.args.get("false") is not None)
+    require(tree.args.get("false") is not None)
     condition = _condition(tree.this, schema)
     then, otherwise = _one_type([tree.args["true"], tree.args["false"]], schema)
     return logic.Choice(condition, then, otherwise)
 
 
 def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "to", "_type")
+    only(tree, "this", "to", "_type")
     kind = _CASTS.get(tree.args["to"].this)
     of = bound(tree.this, schema)
     if tree.args["to"].this is exp.DataType.Type.DATE:
-        _require(of.type in _TIMES)
+        require(of.type in _TIMES)
         return kernels.DayOf(of)
-    _require(kind is not None)
+    if tree.args["to"].this is exp.DataType.Type.DECIMAL:
+        return _fold(or_spark(decimals.cast(of, decimal_type(tree.args["to"]))), of)
+    require(kind is not None)
     if of.type == kernels.TIMESTAMP and kind == pa.int64():
         return kernels.SecondsOf(of)
     if isinstance(of, Constant) and of.type in _INTEGERS and kind in _INTEGERS:  # 5S and CAST(5 AS SMALLINT)
         bits = kind.bit_width - 1
-        _require(-(2**bits) <= of.value < 2**bits)
+        require(-(2**bits) <= of.value < 2**bits)
         return Constant(of.value, kind)
     is_decimal = isinstance(of, Constant) and pa.types.is_decimal(of.type) and kind == pa.float64()  # 1.8D
-    _require(is_decimal or (of.type in _NUMBERS and _common(of.type, kind) == kind))
+    require(is_decimal or (of.type in _NUMBERS and _common(of.type, kind) == kind))
     return _widened(of, kind)
 
 
@@ -404,100 +362,79 @@ _TIMES = (kernels.TIMESTAMP, pa.timestamp("us"))
 
 
 def _truncated(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "unit")
+    only(tree, "this", "unit")
     unit = tree.args["unit"]
-    _require(isinstance(unit, exp.Var) and unit.name in kernels.UNITS)
+    require(isinstance(unit, exp.Var) and unit.name in kernels.UNITS)
     of = bound(tree.this, schema)
-    _require(of.type == kernels.TIMESTAMP)
+    require(of.type == kernels.TIMESTAMP)
     return kernels.Truncated(kernels.UNITS[unit.name], of)
 
 
 def _part(part: str, *kinds: pa.DataType) -> Callable[[exp.Expression, pa.Schema], Expression]:
     def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
-        _only(tree, "this")
+        only(tree, "this")
         this = tree.this
         if isinstance(this, exp.TsOrDsToDate):  # of sqlglot's making
-            _only(this, "this")
+            only(this, "this")
             this = this.this
         of = bound(this, schema)
-        _require(of.type in kinds and not isinstance(of, Constant))
+        require(of.type in kinds and not isinstance(of, Constant))
         return kernels.PartOfTime(part, of)
 
     return bind
 
 
 def _length(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this")
+    only(tree, "this")
     of = bound(tree.this, schema)
     _safe(of)
-    _require(of.type == pa.string())
+    require(of.type == pa.string())
     return logic.Length(of)
 
 
 def _concat(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "expressions", "safe")
+    only(tree, "expressions", "safe")
     items = tuple(bound(item, schema) for item in tree.expressions)
     _safe(*items)
-    _require(all(item.type == pa.string() for item in items))
-    _require(not all(isinstance(item, Constant) for item in items))  # may be 'a' 'b' or 'a''b'
+    require(all(item.type == pa.string() for item in items))
+    require(not all(isinstance(item, Constant) for item in items))  # may be 'a' 'b' or 'a''b'
     return logic.Joined(items)
 
 
-def _or_spark(call: functions.FunctionCall | None) -> Expression:
-    if call is None:
-        raise LeftToSpark
-    return call
-
-
 def _call(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "expressions")
+    only(tree, "this", "expressions")
     name = str(tree.this).lower()
-    _require(name in functions.NAMES)
-    _require(name not in functions.COMPARED_ONLY or _is_compared_with_ascii(tree))
-    return _or_spark(functions.call_by_name(name, [bound(one, schema) for one in tree.expressions]))
-
-
-def _is_compared_with_ascii(tree: exp.Expression) -> bool:
-    while isinstance(tree.parent, exp.Paren):
-        tree = tree.parent
-    match tree.parent:
-        case exp.EQ() | exp.NEQ() | exp.NullSafeEQ() as pair:
-            others = [pair.expression if pair.this is tree else pair.this]
-        case exp.In() as membership if membership.this is tree:
-            others = [one for one in membership.expressions if not isinstance(one, exp.Null)]
-        case _:
-            return False
-    others = [one.unnest() for one in others]
-    texts = [one.this for one in others if isinstance(one, exp.Literal) and one.args.get("is_string")]
-    return len(texts) == len(others) and all(text.isascii() for text in texts)
+    require(name in functions.NAMES)
+    require(name not in functions.COMPARED_ONLY or is_compared_with_ascii(tree))
+    return or_spark(functions.call_by_name(name, [bound(one, schema) for one in tree.expressions]))
 
 
 def _item_of_split(tree: exp.Expression, schema: pa.Schema) -> Expression:
-    _only(tree, "this", "expressions")
+    only(tree, "this", "expressions")
     call, items = tree.this, tree.expressions
-    _require(isinstance(call, exp.Anonymous) and str(call.this).lower() == "split" and len(call.expressions) == 2)
+    require(isinstance(call, exp.Anonymous) and str(call.this).lower() == "split" and len(call.expressions) == 2)
     text, separator = call.expressions
-    _require(len(items) == 1 and isinstance(items[0], exp.Literal) and isinstance(separator, exp.Literal))
+    require(len(items) == 1 and isinstance(items[0], exp.Literal) and isinstance(separator, exp.Literal))
     literals = tuple(
         one.value for one in (bound(separator, schema), bound(items[0], schema)) if isinstance(one, Constant)
     )
-    return _or_spark(functions.call_of("item of split", bound(text, schema), literals))
+    return or_spark(functions.call_of("item of split", bound(text, schema), literals))
 
 
 def _match(function: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
     def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
-        _only(tree, "this", "expression", "negate")
+        only(tree, "this", "expression", "negate")
         of, pattern = _operand(tree.this, schema), tree.expression
-        _require(isinstance(pattern, exp.Literal) and not isinstance(of, Constant))
-        call = _or_spark(functions.call_of(function, of, (_literal(pattern, schema).value,)))
+        require(isinstance(pattern, exp.Literal) and not isinstance(of, Constant))
+        call = or_spark(functions.call_of(function, of, (literal(pattern, schema).value,)))
         return logic.Negation(call) if tree.args.get("negate") else call
 
     return bind
 
 
 _BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Expression]] = {
-    exp.Column: _column,
-    exp.Literal: _literal,
+    exp.Column: column,
+    exp.Literal: literal,
     exp.Boolean: lambda tree, schema: Constant(bool(tree.this), pa.bool_()),
     exp.Paren: lambda tree, schema: bound(tree.this, schema),
     exp.Neg: _negative,

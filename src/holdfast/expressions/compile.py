@@ -21,15 +21,12 @@ from sqlglot.parsers.spark import SparkParser
 
 from holdfast.expressions import functions
 from holdfast.expressions.bind import (
-    COMPUTED,
-    LeftToSpark,
     bound,
-    found,
-    is_name,
+    is_computed,
     raises_as_filter,
-    reference,
 )
-from holdfast.expressions.kernels import Expression, Reference
+from holdfast.expressions.kernels import Constant, Expression, Reference
+from holdfast.expressions.literals import LeftToSpark, found, is_name, reference
 from holdfast.expressions.logic import Columnar
 from holdfast.expressions.text import item_of
 
@@ -157,8 +154,10 @@ def _columnar(tree: exp.Expression, text: str, schema: pa.Schema) -> Columnar | 
         node = bound(tree, schema)
     except LeftToSpark:
         return None
-    if not isinstance(node, Reference) and node.type not in COMPUTED:
-        return None  # a decimal literal alone
+    if not isinstance(node, Reference) and not is_computed(node.type):
+        return None
+    if isinstance(node, Constant) and pa.types.is_decimal(node.type):
+        return None
     return _whole(node, text)
 
 

@@ -14,18 +14,16 @@ import pyarrow as pa
 from sqlglot import exp
 
 from holdfast.errors import InvalidPipeline
-from holdfast.expressions.bind import found, is_name
 from holdfast.expressions.compile import UNLIKE
+from holdfast.expressions.decimals import DIGITS, DIGITS_MAX, SCALE_LEAST, may_become_null, shape_of_result
+from holdfast.expressions.literals import found, is_name
 from holdfast.expressions.text import item_of, plain_tree
 from holdfast.types import ddl
 
 _STRING, _BOOL, _DATE = pa.string(), pa.bool_(), pa.date32()
 _INT, _BIGINT, _DOUBLE = pa.int32(), pa.int64(), pa.float64()
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
-"""Digits of the decimal that Spark takes an integer for beside another decimal; the order is that of widening."""
 _FLOATS = (pa.float32(), pa.float64())
-_DIGITS_MAX, _SCALE_LEAST = 38, 6
 
 
 class Unknown(Exception):
@@ -109,6 +107,12 @@ def of_tree(tree: exp.Expr, schema: pa.Schema) -> Derived:
     if isinstance(tree, exp.Is):
         of_tree(tree.this, schema)
         return Derived(_BOOL, False)
+    if isinstance(tree, exp.Binary) and type(tree) in _COMPARISONS:
+        return Derived(_BOOL, _any_null_of_pair(of_tree(tree.this, schema), of_tree(tree.expression, schema)))
+    if isinstance(tree, exp.Between):
+        of, low, high = (of_tree(tree.args[key], schema) for key in ("this", "low", "high"))
+        flags = {_any_null_of_pair(of, low), _any_null_of_pair(of, high)}
+        return Derived(_BOOL, True if True in flags else None if None in flags else False)
     if isinstance(tree, _TRUTHS):
         children = [child for child in tree.iter_expressions() if not isinstance(child, exp.Null)]
         return Derived(_BOOL, _any_null([of_tree(child, schema) for child in children], len(children)))
@@ -119,21 +123,8 @@ def of_tree(tree: exp.Expr, schema: pa.Schema) -> Derived:
     return _unknown()
 
 
-_TRUTHS = (
-    exp.EQ,
-    exp.NEQ,
-    exp.LT,
-    exp.LTE,
-    exp.GT,
-    exp.GTE,
-    exp.And,
-    exp.Or,
-    exp.Not,
-    exp.In,
-    exp.Between,
-    exp.Like,
-    exp.RegexpLike,
-)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_TRUTHS = (exp.And, exp.Or, exp.Not, exp.In, exp.Like, exp.RegexpLike)
 _SIGNS: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 
 
@@ -187,42 +178,41 @@ def _negative(tree: exp.Expr, of: Derived) -> Derived:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return kind in _DIGITS or kind in _FLOATS or pa.types.is_decimal(kind)
+    return kind in DIGITS or kind in _FLOATS or pa.types.is_decimal(kind)
 
 
 def _as_decimal(value: Derived) -> tuple[int, int]:
     if pa.types.is_decimal(value.type):
         return value.type.precision, value.type.scale
-    return (len(value.literal.lstrip("-0")) or 1 if value.literal else _DIGITS[value.type]), 0
+    return (len(value.literal.lstrip("-0")) or 1 if value.literal else DIGITS[value.type]), 0
+
+
+def _any_null_of_pair(left: Derived, right: Derived) -> bool | None:
+    """Return whether a value of two is null; Spark takes a literal beside a DECIMAL for one that may not fit."""
+    for one, other in ((left, right), (right, left)):
+        beside = one.literal and pa.types.is_decimal(other.type)
+        if beside and may_become_null(one.type, pa.decimal128(*_as_decimal(one))):
+            return True
+    return _any_null([left, right])
 
 
 def _bound(digits: int, scale: int) -> pa.DataType:
     """Return the decimal with that many digits, or what Spark keeps of it: ``DecimalType.adjustPrecisionScale``."""
-    if digits <= _DIGITS_MAX:
+    if digits <= DIGITS_MAX:
         return pa.decimal128(digits, scale)
-    return pa.decimal128(_DIGITS_MAX, max(_DIGITS_MAX - (digits - scale), min(scale, _SCALE_LEAST)))
+    return pa.decimal128(DIGITS_MAX, max(DIGITS_MAX - (digits - scale), min(scale, SCALE_LEAST)))
 
 
 def _arithmetic(sign: str, left: Derived, right: Derived) -> Derived:
     if not (_is_number(left.type) and _is_number(right.type)):
         raise Unknown
-    nullable = _any_null([left, right])
+    nullable = _any_null_of_pair(left, right)
     if left.type in _FLOATS or right.type in _FLOATS:
         both_single = left.type == right.type == pa.float32()
         return Derived(pa.float32() if both_single and sign != "/" else _DOUBLE, nullable)
-    if left.type in _DIGITS and right.type in _DIGITS:
+    if left.type in DIGITS and right.type in DIGITS:
         return Derived(_DOUBLE if sign == "/" else _widest([left, right]), nullable)
-    (digits, scale), (other_digits, other_scale) = _as_decimal(left), _as_decimal(right)
-    whole = digits - scale, other_digits - other_scale
-    if sign in "+-":
-        longest = max(scale, other_scale)
-        return Derived(_bound(max(whole) + longest + 1, longest), nullable)
-    if sign == "*":
-        return Derived(_bound(digits + other_digits + 1, scale + other_scale), nullable)
-    if sign == "/":
-        given = max(_SCALE_LEAST, scale + other_digits + 1)
-        return Derived(_bound(whole[0] + other_scale + given, given), nullable)
-    return Derived(_bound(min(whole) + max(scale, other_scale), max(scale, other_scale)), nullable)
+    return Derived(_bound(*shape_of_result(sign, _as_decimal(left), _as_decimal(right))), nullable)
 
 
 def _widest(values: Sequence[Derived]) -> pa.DataType:
@@ -230,9 +220,9 @@ def _widest(values: Sequence[Derived]) -> pa.DataType:
     kinds = {value.type for value in values}
     if len(kinds) == 1:
         return kinds.pop()
-    if kinds <= _DIGITS.keys():
-        return max(kinds, key=_DIGITS.__getitem__)
-    if kinds <= {*_DIGITS, *_FLOATS} and _DOUBLE in kinds:
+    if kinds <= DIGITS.keys():
+        return max(kinds, key=DIGITS.__getitem__)
+    if kinds <= {*DIGITS, *_FLOATS} and _DOUBLE in kinds:
         return _DOUBLE
     raise Unknown
 
@@ -260,9 +250,11 @@ def _cast(tree: exp.Cast, schema: pa.Schema) -> Derived:
         raise Unknown
     if isinstance(tree.this, exp.Null):
         return Derived(kind, True)
-    if kind in _DIGITS and isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
+    if kind in DIGITS and isinstance(tree.this, exp.Literal) and not tree.this.args.get("is_string"):
         raise Unknown  # 2L is read as this cast, but has one digit beside a decimal, and cast(2 as bigint) has twenty
     of = of_tree(tree.this, schema)
+    if pa.types.is_decimal(kind) and not of.nullable and (not _is_number(of.type) or may_become_null(of.type, kind)):
+        return Derived(kind, True if _is_number(of.type) else None)
     return Derived(kind, _any_null([of]))  # a try_cast of what is never null may be null: not known here which it is
 
 
@@ -320,11 +312,11 @@ def _rounded(values: Sequence[Derived]) -> pa.DataType:
     if places < 0:
         raise Unknown
     kept = min(places, kind.scale)
-    return pa.decimal128(min(kind.precision - kind.scale + kept + 1, _DIGITS_MAX), kept)
+    return pa.decimal128(min(kind.precision - kind.scale + kept + 1, DIGITS_MAX), kept)
 
 
 def _whole(values: Sequence[Derived]) -> pa.DataType:
-    if len(values) != 1 or values[0].type not in (*_DIGITS, *_FLOATS):
+    if len(values) != 1 or values[0].type not in (*DIGITS, *_FLOATS):
         raise Unknown
     return _BIGINT
 

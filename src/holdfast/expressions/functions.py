@@ -79,8 +79,9 @@ def _item(lists: Any, index: int) -> Any:
 
 
 def _split_part(texts: Any, separator: str, number: int) -> Any:
-    found = _item(pc.split_pattern(texts, separator), number - 1 if number > 0 else number)
-    return _or_empty(found, texts)
+    if number < 0:
+        return _or_empty(_item(pc.split_pattern(texts, separator), number), texts)
+    return _or_empty(_item(pc.split_pattern(texts, separator, max_splits=number), number - 1), texts)
 
 
 def _or_empty(found: Any, texts: Any) -> Any:
@@ -88,7 +89,7 @@ def _or_empty(found: Any, texts: Any) -> Any:
 
 
 def _item_of_split(texts: Any, separator: str, index: int) -> Any:
-    found = _item(pc.split_pattern(texts, separator), index)
+    found = _item(pc.split_pattern(texts, separator, max_splits=index + 1), index)
     if found.null_count > texts.null_count:
         raise Fault("INVALID_ARRAY_INDEX")
     return found
@@ -121,10 +122,14 @@ def _case_mapping(to_ascii: dict[str, str], kernel: Callable[..., Any]) -> Calla
 
 _TWO_DIGITS = pa.array([f"{number:02}" for number in range(60)])
 _THREE_DIGITS = pa.array([f"{number:03}" for number in range(1000)])
+_FOUR_DIGITS = pa.array([f"{number:04}" for number in range(10000)])
 
 
 def _year(times: Any) -> Any:
     years = pc.year(times)
+    least, most = pc.min_max(years).as_py().values()
+    if least is None or (least >= 0 and most <= 9999):
+        return _FOUR_DIGITS.take(years)
     digits = pc.utf8_lpad(pc.cast(pc.abs(years), _STRING), 4, "0")
     sign = pc.if_else(pc.less(years, 0), "-", pc.if_else(pc.greater(years, 9999), "+", ""))
     return pc.binary_join_element_wise(sign, digits, "")

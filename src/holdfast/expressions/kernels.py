@@ -82,11 +82,15 @@ class Constant:
     value: Any
     type: pa.DataType
     can_raise: bool = False
+    is_literal: bool = False
+    """Whether it is written as a number: beside a DECIMAL, Spark takes it for as many digits as it has."""
+    may_be_null: bool = False
+    """Whether Spark declares it nullable, though it has a value."""
 
     @property
     def nullable(self) -> bool:
-        """Whether it is null."""
-        return self.value is None
+        """Whether it is null, or declared so."""
+        return self.value is None or self.may_be_null
 
     def compute(self, batch: pa.RecordBatch) -> Any:
         """Return the value as a Scalar."""

@@ -67,6 +67,14 @@ def _values(expression: str, **columns: list[Any]) -> list[Any]:
         ("if(o, f, d)", pa.float64(), True),
         ("case when o then n end", pa.int32(), True),
         ("length(x)", pa.int32(), True),
+        ("b * 0.908", pa.decimal128(24, 3), True),
+        ("n * 1.8", pa.decimal128(13, 1), False),
+        ("i > 1.5", pa.bool_(), True),
+        ("CAST(n AS DECIMAL(12, 2))", pa.decimal128(12, 2), False),
+        ("CAST(n AS DECIMAL(11, 2))", pa.decimal128(11, 2), True),
+        ("regexp_extract(x, 'a(b)')", pa.string(), True),
+        ("split(x, ',')[0]", pa.string(), True),
+        ("date_format(at, 'yyyy-MM-dd')", pa.string(), True),
         ("10L", pa.int64(), False),
         ("-2147483648", pa.int32(), False),
     ],
@@ -144,6 +152,8 @@ def test_text_is_counted_in_code_points() -> None:
         ("i / b", {"i": [1], "b": [0]}, "DIVIDE_BY_ZERO"),
         ("d / f", {"d": [1.0], "f": [-0.0]}, "DIVIDE_BY_ZERO"),
         ("i % b", {"i": [1], "b": [0]}, "REMAINDER_BY_ZERO"),
+        ("split(x, ',')[1]", {"x": ["a"]}, "INVALID_ARRAY_INDEX"),
+        ("CAST(i AS DECIMAL(3, 1))", {"i": [100]}, "NUMERIC_VALUE_OUT_OF_RANGE.WITH_SUGGESTION"),
         ("not (i + 1 > 5)", {"i": [2**31 - 1]}, "ARITHMETIC_OVERFLOW"),
     ],
 )
@@ -156,6 +166,14 @@ def test_a_row_without_a_value_is_a_bad_row(expression: str, columns: dict[str, 
     assert repr(expression) in caught.value.what
     assert caught.value.what.endswith(f": {fault}.")
     assert caught.value.do
+
+
+def test_halves_of_a_decimal_are_rounded_away_from_zero() -> None:
+    assert _values("CAST(i * 0.5 AS DECIMAL(9, 0))", i=[1, -1, 3, None]) == [1, -1, 2, None]
+
+
+def test_years_of_more_than_four_digits_have_a_sign() -> None:
+    assert _values("date_format(at, 'yyyy/MM')", at=[0, 253402300800000000, None]) == ["1970/01", "+10000/01", None]
 
 
 def test_a_zero_below_a_null_is_no_error() -> None:
@@ -252,8 +270,9 @@ def test_items_whose_names_are_not_sure_are_left_to_spark(items: list[str]) -> N
         "*",
         "NULL",
         "1.8",
-        "i * 1.8",
-        "i > 1.5",
+        "i / 1.8",
+        "i % 1.5",
+        "CAST(d AS DECIMAL(9, 2))",
         "x > 1",
         "i = x",
         "d % 2",
