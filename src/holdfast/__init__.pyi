@@ -56,6 +56,7 @@ from holdfast.operators.aggregate.window import timer as timer
 from holdfast.operators.aggregate.window import total as total
 from holdfast.operators.aggregate.window import tumbling as tumbling
 from holdfast.operators.call import call as call
+from holdfast.operators.calling import Answer as Answer
 from holdfast.operators.clip import clip as clip
 from holdfast.operators.expect import expect as expect
 from holdfast.operators.filter import filter as filter

@@ -1,8 +1,9 @@
-"""What is held against a run: expectations of its rows, and whether something is wrong: frozen values of a status."""
+"""What people hold against a run: expectations, what calls cost, and whether something is wrong: values of a status."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,37 @@ class ExpectationStatus:
     last_rows: int = 0
     last_failed: int = 0
     is_broken: bool = False
+
+
+@dataclass(frozen=True)
+class CallStatus:
+    """What one call has cost, in all runs that have recorded answers of it in its file: ``hf.call``.
+
+    Parameters
+    ----------
+    name : str
+        The node's name.
+    calls : int
+        Attempts that have ended: those that were answered, and those that failed.
+    retries : int
+        Those of them that followed another one.
+    failed : int
+        Keys that had no answer after all attempts.
+    reused : int
+        Keys that were looked up again and had a recorded answer, once for each batch of rows.
+    seconds : float
+        How long keys waited for their answers, with pauses, added up over calls that were in flight together.
+    cost : mapping of str to float
+        What the function reports of its answers.
+    """
+
+    name: str
+    calls: int = 0
+    retries: int = 0
+    failed: int = 0
+    reused: int = 0
+    seconds: float = 0.0
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

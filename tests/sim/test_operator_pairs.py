@@ -32,7 +32,7 @@ OF_COMMIT_AT = {"clock", "gate", "released"}
 OF_TABLES = {"lookup", "lookup_as_of"}
 """Not made at random yet; see tests/unit/plan/test_lookup_versions.py and tests/crash/test_lookup_kill.py."""
 
-OF_SERVICES = {"call"}
+OF_SERVICES = {"call", "answered", "unanswered"}
 """Not made at random yet; see tests/unit/operators/test_call.py and tests/crash/test_calls_kill.py."""
 
 VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply"}

@@ -84,6 +84,13 @@ async def asked(row: Any) -> Any:
     return {"said": f"{row['v']}!"}
 
 
+async def asked_in_vain(row: Any) -> Any:
+    """Answer some."""
+    if row["v"] == 1:
+        raise ConnectionError("busy")
+    return {"told": row["v"]}
+
+
 def echoed(rows: DataFrame) -> DataFrame:
     """Return each row as often as its key says, none of some keys, with what a Python function makes of it."""
     twice = F.udf(lambda v: None if v is None else 2 * v, "bigint")
@@ -194,6 +201,8 @@ def stateless_streams(directory: Path) -> dict[str, Stream]:
     parts = kept | hf.split(low="v < 5", otherwise="high", name="parts")
     valid = files | hf.expect("v < 5", on_fail="reject", name="valid")
     both = hf.union(parts.low, files | hf.clip(0, 4, name="early"), name="both")
+    asking: Any = {"key": "v", "answers": directory.parent / "answers"}
+    told = both | hf.call(asked_in_vain, "told BIGINT", retry=0, on_fail="reject", name="told", **asking)
     return {
         "computed": kept | hf.select("k", "v", kk="concat(k, k)", name="chosen"),
         "high": parts.high,
@@ -202,7 +211,9 @@ def stateless_streams(directory: Path) -> dict[str, Stream]:
         "identified": kept | hf.row_id("k", "v", name="identified"),
         "both": both,
         "turned": both | hf.map_batches(turned, SCHEMA, name="turned"),
-        "asked": both | hf.call(asked, "said STRING", key="v", answers=directory.parent / "answers", name="asked"),
+        "asked": both | hf.call(asked, "said STRING", name="asked", **asking),
+        "told": told,
+        "untold": told.rejects,
         "rejected": files.rejects | hf.select("raw", name="texts"),
     }
 

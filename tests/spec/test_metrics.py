@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from holdfast.config import Settings
 from holdfast.display.health import with_health
 from holdfast.errors import InternalError, InvalidPipeline
-from holdfast.health import ExpectationStatus
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.metrics import exporter, families, samples
 from holdfast.metrics.kinds import labels_of
 from holdfast.metrics.table import METRICS
@@ -57,7 +57,8 @@ STATUS = Status(
             lag=5,
             rows=600,
             rejects=5,
-            reasons={"rejects": {"no number": 3}},
+            reasons={"rejects": {"no number": 3}, "rescued": {"tip": 2}},
+            rescued=2,
             lag_s=1.5,
             bound_us=5_000_000,
         ),
@@ -222,6 +223,7 @@ def test_each_number_of_a_status_is_served_under_its_labels() -> None:
         ("holdfast_bound_seconds", "trips", "3", "rides"): 5,
         ("holdfast_rejected_total", "trips", "3", "rides", "no number"): 3,
         ("holdfast_rejected_total", "trips", "3", "rides", ""): 2,
+        ("holdfast_rescued_total", "trips", "3", "rides"): 2,
         ("holdfast_late_total", "trips", "3", "sums", "behind the bound"): 2,
         ("holdfast_shed_total", "trips", "3", "sums", ""): 1,
         ("holdfast_operator_counts_total", "trips", "3", "sums", "dropped"): 6,
@@ -303,6 +305,13 @@ def test_expectations_are_counted_over_all_runs() -> None:
     assert found["holdfast_expectation_rows_total", "trips", "0", "valid", "failed"] == 4
     assert found["holdfast_expectation_broken", "trips", "0", "valid"] == 1
     assert found["holdfast_healthy", "trips", "0"] == 1
+
+
+def test_calls_are_counted_with_what_their_function_reports() -> None:
+    judged = CallStatus("judged", calls=5, retries=1, failed=1, reused=7, seconds=2.5, cost={"tokens": 63.0})
+    found = served(Status("trips", calls=(judged,)))
+    costs = {"calls": 5, "retries": 1, "failed": 1, "reused": 7, "seconds": 2.5, "tokens": 63}
+    assert {name: found["holdfast_call_cost_total", "trips", "0", "judged", name] for name in costs} == costs
 
 
 def test_a_replica_is_served_while_it_waits_and_a_run_is_none() -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from holdfast.display.health import with_health
 from holdfast.display.tables import ShownStatus
-from holdfast.health import ExpectationStatus
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.positions import Position, lag_between
 from holdfast.status import (
     ComparedSink,
@@ -21,7 +21,7 @@ from holdfast.status import (
     Status,
 )
 
-StatusT = TypeVar("StatusT", SourceStatus, OperatorStatus, FilterStatus, SinkStatus, ExpectationStatus)
+StatusT = TypeVar("StatusT", SourceStatus, OperatorStatus, FilterStatus, SinkStatus, ExpectationStatus, CallStatus)
 
 
 def status_of_all(
@@ -74,6 +74,7 @@ def status_of_all(
         shards=tuple(shards),
         compared=compared,
         expectations=tuple(_expectation(several) for several in _by_name([each.expectations for each in pictures])),
+        calls=tuple(_call(several) for several in _by_name([each.calls for each in pictures])),
     )
     return with_health(shown)
 
@@ -116,6 +117,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         lag=lag_between(positions, newest),
         rows=sum(each.rows for each in several),
         rejects=sum(each.rejects for each in several),
+        rescued=sum(each.rescued for each in several),
         reasons=_reasons(each.reasons for each in several),
         lag_s=max(lags, default=None),
         bound_us=min(bounds, default=None),
@@ -194,6 +196,10 @@ def _expectation(several: Sequence[ExpectationStatus]) -> ExpectationStatus:
         last_failed=sum(each.last_failed for each in of),
         is_broken=bool(broken),
     )
+
+
+def _call(several: Sequence[CallStatus]) -> CallStatus:
+    return max(several, key=lambda each: each.calls)  # one file has the costs of all; this one was read last
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

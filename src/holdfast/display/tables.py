@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 
 from holdfast.display.lines import busiest_of, limit_of, positions_text, rows_of, stages_of, utc
-from holdfast.health import ExpectationStatus
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.masking import masked
 from holdfast.status import (
     FilterStatus,
@@ -85,6 +85,9 @@ def footlines(status: Status) -> Iterator[tuple[str, str]]:
         yield "dim", f"last epoch: {rows_of(status.last_epoch)}, {stages_of(status.last_epoch)}"
     if status.time is not None:
         yield from (("dim", line) for line in (busiest_of(status.time), limit_of(status.time)) if line)
+    for source in status.sources:
+        if source.rescued:
+            yield "yellow", masked(rescued_text(source))
     if status.waits_for:
         yield "yellow", f"tried again soon: {masked(status.waits_for)}"
     if status.error:
@@ -102,6 +105,7 @@ def grids(status: Status) -> Iterator[Grid]:
             [_operator(each) for each in status.operators],
         ),
         (("expectation", "rows", "failed", "of all", "on fail"), [_expectation(each) for each in status.expectations]),
+        (("call", "calls", "retries", "failed", "reused", "seconds", "cost"), [_call(each) for each in status.calls]),
         (("sink", "kind", "guarantee", "epoch", "rows", "last epoch"), [_sink(each) for each in status.sinks]),
     ):
         if rows:
@@ -172,6 +176,22 @@ def _expectation(each: ExpectationStatus) -> tuple[str, ...]:
     return each.name, f"{each.rows:,}", f"{each.failed:,}", of_all, f"{each.on_fail}{' (broken)' * each.is_broken}"
 
 
+def _call(each: CallStatus) -> tuple[str, ...]:
+    counted = (each.calls, each.retries, each.failed, each.reused)
+    return each.name, *(f"{number:,}" for number in counted), f"{each.seconds:,.1f}", cost_text(each)
+
+
+def cost_text(call: CallStatus) -> str:
+    """Return what the function of a call reports.
+
+    Examples
+    --------
+    >>> cost_text(CallStatus("judged", cost={"tokens": 1234.0, "usd": 0.25}))
+    'tokens 1,234, usd 0.25'
+    """
+    return ", ".join(f"{name} {amount:{',.4g' if amount % 1 else ',.0f'}}" for name, amount in call.cost.items())
+
+
 def _operator(operator: OperatorStatus) -> tuple[str, ...]:
     numbers = (operator.waiting_rows, operator.late, operator.shed)
     wait = wait_text(operator.waits[0]) if operator.waits else ""
@@ -216,6 +236,18 @@ def rejects_text(reasons: Mapping[str, int]) -> str:
     "rejects 3 (it is not UTF-8 2, column 'v' is declared int64 1)"
     """
     return f"rejects {sum(reasons.values()):,}{_why(reasons)}"
+
+
+def rescued_text(source: SourceStatus) -> str:
+    """Return how many rows of a source have members that are no column, and which.
+
+    Examples
+    --------
+    >>> rescued_text(SourceStatus("rides", rescued=3, reasons={"rescued": {"tip": 3, "place.*": 1}}))
+    'rides: 3 rows have members that are no column (tip 3, place.* 1)'
+    """
+    which = _why(source.reasons.get("rescued", {}))
+    return f"{source.name}: {source.rescued:,} rows have members that are no column{which}"
 
 
 def _why(reasons: Mapping[str, int]) -> str:

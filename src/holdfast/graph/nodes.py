@@ -7,11 +7,11 @@ fingerprinted and compared.  A cycle cannot be built: a node's inputs exist befo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
-from holdfast.capabilities import capabilities, offers
+from holdfast.capabilities import capabilities, offers, optional
 from holdfast.display import drawing
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.graph import naming
@@ -53,6 +53,14 @@ class OperatorSpec(Protocol):
         InvalidPipeline
             If the operator cannot work on such inputs.  The node and its line are added by the caller.
         """
+
+
+@optional(OperatorSpec)
+class Rejecting(Protocol):
+    """What an operator's declaration may have: rows that it rejects, as the side output ``rejects``."""
+
+    def failing(self) -> OperatorSpec | None:
+        """Return what keeps those rows of the operator's input; None where it rejects none."""
 
 
 class Attachable(Protocol[T_co]):
@@ -192,7 +200,7 @@ class Stream:
 
     @property
     def rejects(self) -> Stream:
-        """Side output: rows that a source could not read, with reason, text and position, or that ``expect`` rejects.
+        """Side output: rows that a source could not read, with reason, text and position; or that an operator rejects.
 
         Raises
         ------
@@ -269,11 +277,10 @@ def in_order(last: Sequence[Node]) -> tuple[Node, ...]:
 def _rejects(stream: Stream) -> Stream:
     source = stream.node
     built_at = naming.origin()
-    failing = cast("Any", source.spec).failing() if source.kind == "expect" else None
+    failing = source.spec.failing() if offers(source.spec, Rejecting) else None
     if failing is None and not (source.is_source and source.source_spec.rejects):
         raise no_rejects(source.kind, source.name, source.origin, built_at, is_source=source.is_source)
-    node = source.side_outputs.get("rejects")
-    if node is None:
+    if (node := source.side_outputs.get("rejects")) is None:
         name = naming.extended(source.name, "rejects")
         inputs, is_derived = ((stream,) if failing is None else tuple(map(Stream, source.inputs))), not source.is_named
         node = apply(failing or Rejects(), inputs, name=name, built_at=built_at, is_derived=is_derived).node
@@ -284,13 +291,6 @@ def _rejects(stream: Stream) -> Stream:
 def is_stateful(node: Node | SinkNode) -> bool:
     """Return whether a node's operator keeps state: whether its declaration has a step."""
     return offers(node.spec, StatefulSpec)
-
-
-def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
-    """Return the operators whose late rows something reads."""
-    return frozenset(
-        node.inputs[0].name for node in nodes if isinstance(node.spec, SideOutput) and node.spec.output == "late"
-    )
 
 
 def side_output(stream: Stream, output: str) -> Stream:

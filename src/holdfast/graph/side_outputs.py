@@ -96,7 +96,7 @@ def no_rejects(kind: str, name: str, origin: Origin, built_at: Origin, *, is_sou
         )
     return InvalidPipeline(
         f"{kind} {name!r} has no rejects; asked for at {built_at}.",
-        why='malformed rows leave at the source; besides it only hf.expect with on_fail="reject" has this side output.',
+        why='malformed rows leave at the source; else only hf.expect and hf.call with on_fail="reject" have rejects.',
         do='ask the source for it: flights = hf.read.files(..., on_bad_row="reject"); flights.rejects',
         participant=name,
     )

@@ -190,6 +190,13 @@ def rejected_rows(status: Status) -> Iterator[Sample]:
         yield from _by_reason(source.name, source.rejects, source.reasons.get("rejects", {}))
 
 
+def rescued_rows(status: Status) -> Iterator[Sample]:
+    """Yield rows with members that are no column, where there are any."""
+    for source in status.sources:
+        if source.rescued:
+            yield (source.name,), source.rescued
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 
 
@@ -315,6 +322,15 @@ def is_broken(status: Status) -> Iterator[Sample]:
     """Yield whether each expectation is broken."""
     for each in status.expectations:
         yield (each.name,), float(each.is_broken)
+
+
+def call_costs(status: Status) -> Iterator[Sample]:
+    """Yield what each call has cost, by what is counted: calls, seconds, and what its function reports."""
+    for each in status.calls:
+        for name in ("calls", "retries", "failed", "reused", "seconds"):
+            yield (each.name, name), getattr(each, name)
+        for name, amount in each.cost.items():
+            yield (each.name, name), amount
 
 
 # --- shards -----------------------------------------------------------------------------------------------------------

@@ -264,12 +264,18 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     Metric(
+        "holdfast_call_cost_total", "counter", ("call", "cost"), "What each call has cost so far.", samples.call_costs
+    ),
+    Metric(
         "holdfast_rejected_total",
         "counter",
         ("source", "reason"),
         "Malformed rows that went to the side output of a source, by reason, without values.",
         samples.rejected_rows,
         Panel("Rows that are not used", "Rejected per second", by=("source",)),
+    ),
+    Metric(
+        "holdfast_rescued_total", "counter", ("source",), "Rows with members that are no column.", samples.rescued_rows
     ),
     Metric(
         "holdfast_dead_letters",

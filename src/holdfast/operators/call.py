@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import pyarrow as pa
 
@@ -14,11 +14,16 @@ from holdfast.graph.building import a_type, added_twice, building, require_colum
 from holdfast.graph.naming import callable_text
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
+from holdfast.health import CallStatus
+from holdfast.operators.answered import RejectingCall, rejecting
 from holdfast.operators.arguments import check_callable
 from holdfast.operators.calling import Asking, Calls
 from holdfast.types import units
 from holdfast.types.casting import nullable_field
 from holdfast.types.schema import to_arrow
+
+CallOnFail = Literal["stop", "keep", "reject"]
+"""What becomes of rows whose call has failed; ``stop``: of their epoch."""
 
 _RIGHT = "async def fn(row): ... and hf.call(fn, schema, key=..., answers=..., name=...)"
 
@@ -43,6 +48,10 @@ class ServiceCall:
     def setup(self) -> Callable[[], Any]:
         """What opens the answers and the client, once in each process."""
         return self.fn.open_service
+
+    def status(self) -> CallStatus:
+        """Return what it has cost so far."""
+        return self.fn.status()
 
     def arguments(self) -> Mapping[str, Any]:
         """Return what an answer depends on: not how fast it is asked for, nor where it is recorded."""
@@ -80,15 +89,17 @@ def call(
     timeout: str = "30 s",
     retry: int = 3,
     rate: str | None = None,
+    on_fail: CallOnFail = "stop",
     error: str | None = None,
     setup: Callable[[], Any] | None = None,
-) -> Operator:
+) -> Operator | RejectingCall:
     """Ask a service about each row, and add what it answers; no answer is asked for again after a crash.
 
     Parameters
     ----------
     fn : async function of a row
-        ``await fn(row)`` with the row as a dict; returns a dict with the columns of ``schema``, or None for nulls.
+        ``await fn(row)`` with the row as a dict; returns a dict with the columns of ``schema``, None for nulls, or an
+        :class:`holdfast.Answer` with either and what it has cost.
         With ``setup`` it takes a second argument: what ``setup`` returned.
     schema : str, StructType or pyarrow.Schema
         Of the answer: the columns that are added to the row.
@@ -107,9 +118,13 @@ def call(
         How many more attempts follow one that raises or takes too long, each after twice the pause, from 0.1 s on.
     rate : str, optional
         How many attempts each process begins at most: ``"50/s"``, ``"100/min"``.
-    error : str, optional
-        A column that is added and says why a row has no answer; it is null where the row has one.  By default a call
-        that fails after all attempts fails the epoch.
+    on_fail : {"stop", "keep", "reject"}
+        What becomes of a row whose call fails after all attempts.  ``stop``: its epoch fails, and is tried again.
+        ``keep``: it goes on in its place, with nulls for an answer, and the reason.  ``reject``: it is in the side
+        output ``.rejects`` of the stream, without the columns of the answer, and with the reason.
+    error : str, default "error"
+        The column with the reason: of all rows where failures are kept, null where a row has its answer; of the
+        rejected rows otherwise.
     setup : function of nothing, optional
         Runs once in each process that calls, in the event loop, and may be asynchronous: the place for a client.
 
@@ -118,7 +133,7 @@ def call(
     InvalidPipeline
         If an argument is none of these; in a run, if an answer does not have the schema.
     Unavailable
-        In a run, without ``error=``, if a call fails after all attempts.  What was answered is recorded.
+        In a run, with ``on_fail="stop"``, if a call fails after all attempts.  What was answered is recorded.
 
     Notes
     -----
@@ -160,13 +175,35 @@ def call(
             retries=retry,
             interval_s=0.0 if rate is None else _interval_s(rate),
         )
+        reason = _reason(on_fail, error)
         answer = pa.schema([nullable_field(field) for field in to_arrow(schema)])
-        added = answer if error is None else answer.append(pa.field(error, pa.string()))
+        added = answer if reason is None else answer.append(pa.field(reason, pa.string()))
         _check_new(added.names, ())
         path = os.path.abspath(os.fspath(answers))
-        return Operator(
-            ServiceCall(Calls(fn, setup, columns, answer, error, path, name, asking), added), name, built_at
+        spec = ServiceCall(Calls(fn, setup, columns, answer, reason, path, name, asking), added)
+        if on_fail != "reject" or reason is None:
+            return Operator(spec, name, built_at)
+        return rejecting(spec, answer.names, reason, name, built_at)
+
+
+def _reason(on_fail: Any, error: Any) -> str | None:
+    """Return the column that says why a row has no answer; None where its epoch fails."""
+    if on_fail not in get_args(CallOnFail):
+        raise InvalidPipeline(
+            f"on_fail={on_fail!r} is none of {', '.join(get_args(CallOnFail))}.",
+            why="it says what becomes of rows whose call fails.",
+            do='write one of these, for instance on_fail="reject".',
         )
+    if on_fail == "stop" and error is not None:
+        raise InvalidPipeline(
+            f'error={error!r} names a column, and with on_fail="stop" no row has it.',
+            why="an epoch with a call that fails is tried again; its rows do not leave.",
+            do=f'write on_fail="keep", error={error!r} for rows that go on with it, or on_fail="reject"; or leave '
+            "error= out.",
+        )
+    if error is not None and (not isinstance(error, str) or not error):
+        raise InvalidPipeline(f"error={error!r} names no column.", do='write for instance error="why".')
+    return None if on_fail == "stop" else error or "error"
 
 
 def _check_number(number: Any, argument: str, *, least: int) -> None:
@@ -200,5 +237,6 @@ def _check_new(added: Sequence[str], before: Sequence[str]) -> None:
         raise InvalidPipeline(
             f"the call adds a second column {taken!r}.",
             why="the stream, or another column of the answer, has one of this name.",
-            do=f"give the column of the answer another name in schema=, for instance answered_{taken}.",
+            do=f"give the column of the answer another name in schema=, or that of the reason in error=, for instance "
+            f"answered_{taken}.",
         )

@@ -13,19 +13,49 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
+from holdfast.health import CallStatus
 from holdfast.masking import masked
-from holdfast.operators.answers import Answers, RecordedAnswer
+from holdfast.operators.answers import Answers, RecordedAnswer, costs_of_answers, costs_recorded
 
 _PAUSE_S = 0.1
 """Before the second attempt; before each further one twice as long."""
+
+
+COUNTED = ("calls", "retries", "failed", "reused", "seconds")
+"""What is counted of every call; a function may report more."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a function of :func:`holdfast.call` may return in place of a dict, to say what the answer has cost.
+
+    Parameters
+    ----------
+    columns : mapping, optional
+        The columns of the answer; None for nulls.
+    cost : mapping of str to number
+        What it has cost: ``{"tokens": 21}``.  It is added up in the status, by name.
+
+    Examples
+    --------
+    ::
+
+        async def ask(row, client):
+            answer = await client.chat.completions.create(...)
+            return hf.Answer({"mood": answer.choices[0].message.content}, cost={"tokens": answer.usage.total_tokens})
+    """
+
+    columns: Mapping[str, Any] | None
+    cost: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -100,6 +130,12 @@ class Calls:
             names.append(self.error)
         return pa.RecordBatch.from_arrays([*batch.columns, *columns], names=[*batch.schema.names, *names])
 
+    def status(self) -> CallStatus:
+        """Return what it has cost so far, as the file of answers has it."""
+        amounts = dict(costs_recorded(self.path, self.recorded_as))
+        calls, retries, failed, reused, seconds = (amounts.pop(name, 0) for name in COUNTED)
+        return CallStatus(self.name, int(calls), int(retries), int(failed), int(reused), seconds, amounts)
+
     @property
     def recorded_as(self) -> str:
         """What its answers are recorded under: an answer to other columns, or of another schema, is none."""
@@ -129,6 +165,7 @@ class Service:
         self._recorded = Answers(calls.path, calls.recorded_as)
         weakref.finalize(self, _end, self._loop, self._disk, self._recorded).atexit = False
         self._unrecorded: dict[str, tuple[RecordedAnswer, asyncio.Future[RecordedAnswer]]] = {}
+        self._unspent: dict[str, float] = {}
         self._writing: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(calls.asking.max_concurrency)
         self._next_s = 0.0
@@ -150,6 +187,8 @@ class Service:
         for number, key in enumerate(keys):
             first.setdefault(key, number)
         found = self._disk.submit(self._recorded.find, list(first)).result()
+        if found:
+            self._disk.submit(self._recorded.spend, {"reused": len(found)}).result()
         if missing := {key: number for key, number in first.items() if key not in found}:
             rows = batch.take(pa.array(list(missing.values()), pa.int64())).to_pylist()
             asked = self._ask_all(dict(zip(missing, rows, strict=True)))
@@ -189,6 +228,7 @@ class Service:
 
         await asyncio.gather(*(ask_in_turn() for _ in range(min(len(rows), self._calls.asking.max_concurrency))))
         if failures:
+            await self._loop.run_in_executor(self._disk, self._recorded.spend, self._costs_due())
             raise failures[0]
         return answers
 
@@ -210,11 +250,12 @@ class Service:
         said = masked(f"{type(failure).__name__}: {' '.join(str(failure).split()) or 'it has no message'}")
         if calls.error is not None:
             return RecordedAnswer(self._row_of(None), said, asking.retries + 1, time.perf_counter() - started)
+        self._due(costs_of_answers([RecordedAnswer(b"", said, asking.retries + 1, time.perf_counter() - started)]))
         raise Unavailable(
             f"call {calls.name!r} has no answer after {asking.retries + 1} attempt(s).",
             why=f"{said}.",
             do="make sure that the service answers, then start again: answers so far are recorded; or write "
-            'error="..." for a column that says which rows have none.',
+            'on_fail="reject", and rows that have none are the side output .rejects.',
             participant=calls.name,
         ) from failure
 
@@ -230,6 +271,9 @@ class Service:
     def _row_of(self, made: Any) -> bytes:
         """Return an answer as a row."""
         schema = self._calls.answer
+        if isinstance(made, Answer):
+            self._note_cost(made.cost)
+            made = made.columns
         given = dict.fromkeys(schema.names) if made is None else made
         try:
             if set(given) - set(schema.names):
@@ -245,6 +289,30 @@ class Service:
         row: bytes = batch.serialize().to_pybytes()
         return row
 
+    def _note_cost(self, cost: Any) -> None:
+        """Take in what the function reports."""
+        try:
+            amounts = {str(name): float(amount) for name, amount in cost.items()}
+            if wrong := sorted(name for name, amount in amounts.items() if name in COUNTED or not isfinite(amount)):
+                raise ValueError(f"{wrong[0]!r} is counted already, or no number")
+        except (AttributeError, TypeError, ValueError) as error:
+            raise InvalidPipeline(
+                f"call {self._calls.name!r} reports a cost that cannot be added up.",
+                why=f"{' '.join(str(error).split())}; counted are {', '.join(COUNTED)}, and what else it reports.",
+                do='return for instance hf.Answer({...}, cost={"tokens": 21}).',
+                participant=self._calls.name,
+            ) from error
+        self._due(amounts)
+
+    def _due(self, costs: Mapping[str, float]) -> None:
+        for name, amount in costs.items():
+            self._unspent[name] = self._unspent.get(name, 0) + amount
+
+    def _costs_due(self) -> dict[str, float]:
+        """Return what is not recorded yet of costs, once."""
+        costs, self._unspent = self._unspent, {}
+        return costs
+
     async def _record(self, key: str, answer: RecordedAnswer) -> RecordedAnswer:
         """Return what counts of a key, once it is on the disk: what arrives meanwhile is written together."""
         done: asyncio.Future[RecordedAnswer] = self._loop.create_future()
@@ -257,8 +325,10 @@ class Service:
         while some := self._unrecorded:
             self._unrecorded = {}
             answers = {key: answer for key, (answer, _) in some.items()}
+            self._due(costs_of_answers(answers.values()))
+            costs = self._costs_due()
             try:
-                counting = await self._loop.run_in_executor(self._disk, self._recorded.record, answers)
+                counting = await self._loop.run_in_executor(self._disk, self._recorded.record, answers, costs)
             except Exception as error:
                 for _, done in some.values():
                     done.set_exception(error)

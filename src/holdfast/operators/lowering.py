@@ -101,6 +101,8 @@ class Lowering:
         Whether the rows that it drops are counted, for the status.
     calls_user : bool
         Whether it calls a function of the user: that belongs into a worker.
+    on_one_machine : bool
+        Whether all of its workers need one disk: it is refused where they are on several machines.
     """
 
     in_spark: InSpark
@@ -109,6 +111,7 @@ class Lowering:
     keeps_state: bool = False
     counts_dropped: bool = False
     calls_user: bool = False
+    on_one_machine: bool = False
 
 
 SOURCE = Lowering(InSpark.READ, InArrow.READ, BoundsDownstream.OF_SOURCE)
@@ -126,7 +129,9 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "select": Lowering(InSpark.SELECT, InArrow.COMPUTE, BoundsDownstream.SELECTED),
     "filter": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME, counts_dropped=True),
     "row_id": Lowering(InSpark.IDENTIFIED, InArrow.IDENTIFY, BoundsDownstream.ADDED),
-    "call": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED, calls_user=True),
+    "call": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED, calls_user=True, on_one_machine=True),
+    "answered": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED),
+    "unanswered": Lowering(InSpark.BATCHES, InArrow.CALL, BoundsDownstream.ADDED),
     "lookup": Lowering(InSpark.LOOKED_UP, InArrow.LOOK_UP, BoundsDownstream.ADDED),
     "expect": Lowering(InSpark.EXPECT, InArrow.VERIFY, BoundsDownstream.SAME),
     "unmet": Lowering(InSpark.FILTER, InArrow.KEEP, BoundsDownstream.SAME),

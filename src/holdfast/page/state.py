@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from holdfast.display.tables import size_text
-from holdfast.health import ExpectationStatus
+from holdfast.display.tables import cost_text, size_text
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.page.html import Child, Html, el, join, pages, part, table
 from holdfast.page.model import Moment, Section
 from holdfast.page.shards import each_shard
@@ -34,6 +34,8 @@ def state(moment: Moment) -> Iterator[Section]:
     yield Section("reasons", "Rows that were late, shed or dropped", _reasons(operators))
     if status is not None and status.expectations:
         yield Section("expectations", "Expectations", _expectations(status.expectations))
+    if status is not None and status.calls:
+        yield Section("calls", "What calls have cost", _calls(status.calls))
     if status is not None and status.filters:
         rows = [(each.name, count(each.rows), count(each.filtered)) for each in status.filters]
         yield Section("filters", "Filters", table(("filter", "rows", "filtered"), rows, numbers=("rows", "filtered")))
@@ -79,6 +81,20 @@ def _expectations(several: Sequence[ExpectationStatus]) -> Html:
     ]
     numbers = ("may fail", "last epoch", "this run", "in all")
     return table(("expectation", "within", "", "on_fail", *numbers), rows, numbers=numbers)
+
+
+def _calls(several: Sequence[CallStatus]) -> Html:
+    rows: list[Sequence[Child]] = [
+        (
+            each.name,
+            *map(count, (each.calls, each.retries, each.failed, each.reused)),
+            f"{each.seconds:,.1f}",
+            cost_text(each),
+        )
+        for each in several
+    ]
+    numbers = ("calls", "retries", "failed", "reused", "seconds")
+    return table(("call", *numbers, "cost"), rows, numbers=numbers)
 
 
 def _waits(waits: Sequence[tuple[OperatorStatus, Wait]], moment: Moment) -> Html:

@@ -219,7 +219,7 @@ def _time_of(pipeline: str, sink: SinkNode) -> str | None:
     """Return the timestamp column of a sink's rows; None of rows that keep no bounds: bad ones, late ones."""
     node = sink.inputs[0]
     first = node
-    while first.inputs and first.kind in ("filter", "expect", "unmet", "select", "split"):
+    while first.inputs and first.kind in ("filter", "expect", "unmet", "select", "split", "answered", "unanswered"):
         first = first.inputs[0]
     if first.kind == "rejects" or (isinstance(first.spec, SideOutput) and not first.spec.rows.keeps_bounds):
         return None

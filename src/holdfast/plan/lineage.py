@@ -33,7 +33,10 @@ from holdfast.operators.select import Select
 from holdfast.plan.derived_part import sink_schemas
 
 _PASS_ON = frozenset(
-    {"filter", "split", "clip", "expect", "unmet", "distinct", "limit_in_flight", "union", "row_id", "lookup", "call"}
+    {
+        *("filter", "split", "clip", "expect", "unmet", "distinct", "limit_in_flight", "union", "row_id", "lookup"),
+        *("call", "answered", "unanswered"),
+    }
 )
 """Kinds whose columns are those of their inputs, under their names; what a table of ``lookup`` adds is no source's."""
 

@@ -11,11 +11,12 @@ import heapq
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import invariant
+from holdfast.graph.side_outputs import SideOutput
 from holdfast.json_values import as_json
 from holdfast.operators.waits import WAITS_MAX
 from holdfast.ports import Clock, Store
@@ -25,6 +26,7 @@ from holdfast.status import STATE_REPORT_KEY, OperatorStatus
 from holdfast.time_use import TimeUse
 
 if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node
     from holdfast.plan.audit import Auditor
 
 KEEP_EVERY_S = 30
@@ -198,6 +200,13 @@ def _status(name: str, kind: str, buckets: Mapping[str, BucketReport], counts: M
         state_bytes=sum(report.state_bytes for report in mine),
         waiting_rows=sum(report.waiting_rows or 0 for report in mine),
         waiting_keys=sum(keys) if keys else None,
+    )
+
+
+def late_rows_read(nodes: Iterable[Node]) -> frozenset[str]:
+    """Return the operators whose late rows something reads."""
+    return frozenset(
+        node.inputs[0].name for node in nodes if isinstance(node.spec, SideOutput) and node.spec.output == "late"
     )
 
 

@@ -197,24 +197,24 @@ def is_local_master(master: str) -> bool:
     return master.startswith("local")
 
 
-def check_calls(pipeline: Graph, master: str) -> None:
-    """Refuse calls whose answers the workers of several machines would record, each on its own disk.
+def check_machines(pipeline: Graph, master: str) -> None:
+    """Refuse operators whose workers need one disk, where each machine would have its own.
 
     Raises
     ------
     InvalidPipeline
-        If the pipeline calls a service, and tasks run on other machines than the driver's.
+        If the pipeline has one, and tasks run on other machines than the driver's.
     """
-    called = [node.name for node in pipeline.nodes if node.kind == "call"]
-    if called and not is_local_master(master):
+    refused = [node for node in pipeline.nodes if lowering_of(node).on_one_machine]
+    if refused and not is_local_master(master):
         raise InvalidPipeline(
-            f"call {called[0]!r} cannot run on {master!r}.",
-            why="answers are recorded in a file of one machine: workers on others would not find them after a crash, "
-            "and ask again.",
+            f"{refused[0].kind} {refused[0].name!r} cannot run on {master!r}.",
+            why="what it records is in a file of one machine: workers on others would not find it after a crash, "
+            "and do again what was done.",
             do='run it on one machine (HOLDFAST_MASTER="local[*]"), and let it write to a topic or a table that the '
             "pipeline on the cluster reads.",
             pipeline=pipeline.name,
-            participant=called[0],
+            participant=refused[0].name,
         )
 
 

@@ -30,6 +30,7 @@ from holdfast.graph.event_time import TimeUnit, unit_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, in_order
 from holdfast.metrics.outbox import drops
+from holdfast.operators.call import ServiceCall
 from holdfast.operators.lowering import lowering_of
 from holdfast.plan.epoch_times import Graphed, Role, time_use
 from holdfast.plan.report import OperatorReports
@@ -123,6 +124,7 @@ class Sight:
             in_doubt=counted.decided_unpublished,
             audit_difference=self.loop.checks.difference,
             expectations=self.loop.checks.expectations.statuses(),
+            calls=tuple(node.spec.status() for node in self.pipeline.nodes if isinstance(node.spec, ServiceCall)),
             started_at_us=self.started_at_us,
             last_epoch=last,
             error=None if error is None else error.message,
@@ -137,6 +139,12 @@ class Sight:
             drops=drops(),
         )
         return with_health(shown)
+
+    def time_reached(self) -> int | None:
+        """Return the time of the newest rows that every sink holds, its pts; None where one of them knows none."""
+        times = [held.pts for held in self.coordinator.holdings.values()]
+        known = [pts for pts in times if pts is not None]
+        return min(known) if known and len(known) == len(times) else None
 
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
         """Return where the time of the last epochs went; None before there was one."""
@@ -213,12 +221,17 @@ class Sight:
             lag=lag,
             rows=self.loop.source_rows.get(node.name, 0),
             rejects=self.loop.source_rejects.get(node.name, 0),
-            reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
+            reasons=self._reasons(node.name),
+            rescued=self.loop.source_rescued.get(node.name, 0),
             lag_s=self._lag_s(node.name, positions, seen),
             bound_us=_bound_us(node, positions),
             is_paused=self.controls.is_paused(node.name),
             limit_rows_per_s=self.controls.limits.get(node.name),
         )
+
+    def _reasons(self, source: str) -> dict[str, dict[str, int]]:
+        of = {"rejects": self.loop.source_reasons.get(source), "rescued": self.loop.source_members.get(source)}
+        return {what: counts for what, counts in of.items() if counts}
 
     def _stale_s(self, sink: SinkNode) -> float | None:
         """Return the age of the oldest row that was there and that a sink lacks."""

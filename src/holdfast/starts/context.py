@@ -36,7 +36,7 @@ from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.log4j import divert
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
-from holdfast.spark.physical_plan import PhysicalPlan, check_calls, is_local, positions_only
+from holdfast.spark.physical_plan import PhysicalPlan, check_machines, is_local, positions_only
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.plan import compile_stateful, refuse_state
 from holdfast.spark.state.shape import Division, StateShape, settle_shape
@@ -85,6 +85,8 @@ class StartOptions:
     """Of Spark's scheduler, for the jobs of this run; empty: that of all which have none."""
     on_takeover: Callable[[Mapping[str, Held]], None] | None = None
     """Given what sinks hold, raises where the run may not go on: its segments are other shards' by now."""
+    is_backfill: bool = False
+    """Whether sources are read for a range of the past, beside the pipeline (design/0056)."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
@@ -268,7 +270,7 @@ def program_of(pipeline: Graph, settings: Settings, token: str) -> Program | Non
 def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan:
     """Compile a graph in the way that suits it: in stages, as an Arrow program, or as Spark's plan."""
     pipeline, settings = asked.pipeline, asked.settings
-    check_calls(pipeline, context.session.sparkContext.master)
+    check_machines(pipeline, context.session.sparkContext.master)
     program = context.program
     reader = SourceReader(
         context.session,
@@ -284,6 +286,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
+        is_backfill=asked.is_backfill,
         keys=begin_keys(pipeline, context.directory),
     )
     if asked.is_stateful:

@@ -25,14 +25,13 @@ from holdfast.connectors.reading.until import have_passed
 from holdfast.errors import Corrupt
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.nodes import is_stateful as is_stateful_node
-from holdfast.graph.nodes import late_rows_read
 from holdfast.plan.expectations import EpochChecks, Expectations, auditor_of
 from holdfast.plan.levels.journal import StateJournal
 from holdfast.plan.levels.seed import seed_of
 from holdfast.plan.lookup_versions import LookupVersions, look_ups_of
 from holdfast.plan.operation import due_file, hold_file, limit_file
 from holdfast.plan.pressure import BackPressure, Ramp, limited_operators
-from holdfast.plan.report import OperatorReports
+from holdfast.plan.report import OperatorReports, late_rows_read
 from holdfast.ports import Held, Sink
 from holdfast.positions import Positions
 from holdfast.quarantine.dead_letters import DeadLetters
@@ -250,12 +249,17 @@ class Wiring:
             in_spark=self.own.physical.in_spark,
             suspicion=suspicion if self.own.asked.isolates else None,
             requests=RequestReader(context.store, paced) if paced else None,
-            has_passed=self._has_passed if self.own.asked.until is not None else None,
+            has_passed=self._has_passed if self._ends_at_a_time else None,
             sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
             pool=self.own.asked.pool,
             newest=partial(self.own.physical.reader.ends_now, self.own.asked.pipeline.sources),
         )
+
+    @property
+    def _ends_at_a_time(self) -> bool:
+        """Whether the run stops itself at a time; a backfill does when its sources have reported their ends."""
+        return self.own.asked.until is not None and not self.own.asked.is_backfill
 
     def _has_passed(self) -> bool:
         """Return whether every source has passed the time at which this run ends."""

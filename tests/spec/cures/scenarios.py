@@ -185,8 +185,8 @@ SCENARIOS = {
     "a service that does not answer": Scenario(
         "operators/calling.py:Service._ask Unavailable",
         lambda work: called(work, refuse),
-        'write error="..."',
-        lambda work: called(work, refuse, error="why"),
+        'write on_fail="reject"',
+        lambda work: called(work, refuse, on_fail="reject"),
     ),
     "a service whose answer has another schema": Scenario(
         "operators/calling.py:Service._row_of InvalidPipeline",

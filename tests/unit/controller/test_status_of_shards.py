@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.controller.status import status_of_all
-from holdfast.health import ExpectationStatus
+from holdfast.health import CallStatus, ExpectationStatus
 from holdfast.status import OperatorStatus, ShardStatus, SinkStatus, SourceStatus, Status
 
 
@@ -28,6 +28,7 @@ def of_shard(number: int) -> Status:
             OperatorStatus("sums", "aggregate", 10, late=number, reasons={"late": {"below its bound": number}}),
         ),
         sinks=(SinkStatus("table", "sqlite", "exactly-once", rows=7, stale_s=10.0 * number),),
+        calls=(CallStatus("judged", 10 + number),),
         expectations=(
             ExpectationStatus(
                 "valid", "v > 0", "warn", 0.1, 10, number, 100, 5 * number, 4, number, is_broken=number > 0
@@ -46,6 +47,7 @@ def test_what_is_counted_is_added_up_and_what_is_worst_is_told() -> None:
     assert (sums.state_rows, sums.late, sums.reasons) == (30, 3, {"late": {"below its bound": 3}})
     assert (table.rows, table.stale_s) == (21, 20.0)
     assert (valid.rows, valid.failed, valid.rows_total, valid.failed_total) == (30, 3, 300, 15)
+    assert [call.calls for call in whole.calls] == [12], "of one file, which has the costs of all"
     assert (valid.last_rows, valid.last_failed, valid.is_broken) == (8, 3, True), "of the shards where it is broken"
 
 

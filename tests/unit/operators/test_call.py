@@ -14,7 +14,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline, Unavailable
-from holdfast.spark.physical_plan import check_calls
+from holdfast.health import CallStatus
+from holdfast.spark.physical_plan import check_machines
 from holdfast.testing import drive
 from tests.asked_service import AskedService, twice
 
@@ -79,12 +80,55 @@ def test_a_call_that_fails_fails_the_epoch_and_what_was_answered_is_not_asked_fo
 
 def test_with_a_column_for_errors_the_row_leaves_and_its_error_is_recorded(tmp_path: Path) -> None:
     with AskedService(fails={1: 9}) as service:
-        stream = asked(service.port, tmp_path, retry=0, error="why")
+        stream = asked(service.port, tmp_path, retry=0, on_fail="keep", error="why")
         for _ in range(2):
             bad, good = answered(stream, 1, 2)
             assert (bad["twice"], bad["why"]) == (None, "ConnectionError: 503 busy")
             assert (good["twice"], good["why"]) == (4, None)
     assert service.asked == {1: 1, 2: 1}
+
+
+def test_rows_without_an_answer_are_rejected_with_what_the_service_said(tmp_path: Path) -> None:
+    with AskedService(fails={1: 9, 3: 9}) as service:
+        good = asked(service.port, tmp_path, retry=0, on_fail="reject")
+        assert (good.name, good.rejects.name) == ("asked", "asked_rejects")
+        assert (good.columns, good.rejects.columns) == (("n", "t", "twice"), ("n", "t", "error"))
+        assert good.timestamp == good.rejects.timestamp == "t"
+        for _ in range(2):
+            assert answered(good, 1, 2, 3) == [{"n": 2, "t": 1, "twice": 4}]
+            said = "ConnectionError: 503 busy"
+            assert answered(good.rejects, 1, 2, 3) == [{"n": 1, "t": 0, "error": said}, {"n": 3, "t": 2, "error": said}]
+    assert service.asked == {1: 1, 2: 1, 3: 1}
+
+
+def test_a_failure_that_is_deleted_while_an_epoch_is_evaluated_loses_no_row(tmp_path: Path) -> None:
+    """Rows are divided by what they hold, and not by the file: whoever deletes failures, to ask again, may do so."""
+    path = tmp_path / "a.sqlite"
+
+    async def ask(row: Any) -> Any:
+        raise ConnectionError("away")
+
+    def emptied(batch: Any) -> Any:
+        with sqlite3.connect(path) as other:
+            other.execute("DELETE FROM answers WHERE error IS NOT NULL")
+        other.close()
+        return batch
+
+    given = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given")
+    good = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, on_fail="reject")
+    both = hf.union(
+        good | hf.map_batches(emptied, "n BIGINT, t BIGINT, said STRING") | hf.select("n", name="goods"),
+        good.rejects | hf.select("n", name="bads"),
+        name="both",
+    )
+    assert answered(both, 1, 2) == [{"n": 1}, {"n": 2}]
+
+
+def test_explain_warns_of_rejected_rows_that_go_nowhere(tmp_path: Path) -> None:
+    good = asked(1, tmp_path, on_fail="reject")
+    table, bad = good | hf.write.console(name="table"), good.rejects | hf.write.console(name="bad")
+    assert "Give asked.rejects a sink" in hf.Pipeline("p", table).explain()
+    assert "Give asked.rejects a sink" not in hf.Pipeline("p", table, bad).explain()
 
 
 def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
@@ -93,8 +137,8 @@ def test_no_secret_of_an_error_is_recorded_or_leaves(tmp_path: Path) -> None:
 
     given = hf.read.rows([], schema=SCHEMA, name="given")
     path = tmp_path / "answers.sqlite"
-    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, error="why")
-    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["why"]
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked", retry=0, on_fail="keep")
+    assert "hunter2" not in drive(stream, {"given": [rows_of(1)]})[0][0]["error"]
     assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
 
 
@@ -198,14 +242,49 @@ def test_answers_that_cannot_be_recorded_are_not_used(tmp_path: Path) -> None:
         drive(stream, {"given": [rows_of(1)]})
 
 
-def test_what_it_costs_is_recorded_with_the_answers(tmp_path: Path) -> None:
-    with AskedService(fails={1: 1}) as service:
-        answered(asked(service.port, tmp_path), 1, 2)
-    with sqlite3.connect(tmp_path / "answers.sqlite") as answers:
-        ((calls, seconds),) = answers.execute("SELECT sum(attempts), sum(seconds) FROM answers").fetchall()
-    answers.close()
-    assert calls == 3
-    assert seconds >= 0.1
+def test_the_status_says_what_calls_have_cost_in_all_runs(tmp_path: Path) -> None:
+    with AskedService(fails={1: 1, 4: 9}) as service:
+        stream = asked(service.port, tmp_path, retry=1, on_fail="keep")
+        assert stream.node.spec.status() == CallStatus("asked")  # there is no file yet
+        answered(stream, 1, 2)
+        answered(stream, 2, 4, 1, 1)
+        found = stream.node.spec.status()
+    assert (found.calls, found.retries, found.failed, found.reused) == (5, 2, 1, 2)
+    assert sum(service.asked.values()) == 5
+    assert found.seconds >= 0.2
+    assert found.cost == {}
+
+
+def test_the_status_counts_calls_that_have_failed_their_epoch(tmp_path: Path) -> None:
+    with AskedService(fails={1: 9}) as service:
+        stream = asked(service.port, tmp_path, retry=1)
+        with pytest.raises(Unavailable):
+            answered(stream, 1)
+    found = stream.node.spec.status()
+    assert (found.calls, found.retries, found.failed) == (2, 1, 1)
+
+
+def test_a_function_may_report_what_an_answer_has_cost(tmp_path: Path) -> None:
+    async def ask(row: Any) -> Any:
+        return hf.Answer({"said": "yes"} if row["n"] else None, cost={"tokens": row["n"], "usd": 0.5})
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=tmp_path / "a.sqlite", name="asked")
+    for _ in range(2):
+        assert [row["said"] for row in drive(stream, {"given": [rows_of(0, 4, 5)]})[0]] == [None, "yes", "yes"]
+    found = stream.node.spec.status()
+    assert (found.calls, found.reused, found.cost) == (3, 3, {"tokens": 9.0, "usd": 1.5})
+
+
+@pytest.mark.parametrize("cost", [12, {"tokens": "many"}, {"calls": 2}, {"usd": float("nan")}])
+def test_a_cost_that_cannot_be_added_up_is_refused(tmp_path: Path, cost: Any) -> None:
+    async def ask(row: Any) -> Any:
+        return hf.Answer({"said": "yes"}, cost)
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=tmp_path / "a.sqlite", name="asked")
+    with pytest.raises(InvalidPipeline, match="reports a cost that cannot be added up"):
+        drive(stream, {"given": [rows_of(1)]})
 
 
 async def ask_nothing(row: Any) -> None:
@@ -223,7 +302,11 @@ async def ask_nothing(row: Any) -> None:
         ({"timeout": "soon"}, "timeout"),
         ({"rate": "fast"}, "rate='fast'"),
         ({"rate": "0/s"}, "rate='0/s'"),
-        ({"error": "said"}, "second column 'said'"),
+        ({"error": "why"}, "no row has it"),
+        ({"on_fail": "drop"}, "none of stop, keep, reject"),
+        ({"on_fail": "keep", "error": ""}, "error='' names no column"),
+        ({"on_fail": "keep", "error": "said"}, "second column 'said'"),
+        ({"on_fail": "reject", "error": "n"}, "second column 'n'"),
         ({"schema": "n INT"}, "second column 'n'"),
         ({"fn": lambda: None}, "cannot be called"),
         ({"setup": ask_nothing}, "cannot be called"),
@@ -237,8 +320,8 @@ def test_wrong_arguments_are_refused_while_the_graph_is_built(arguments: Any, sa
 
 def test_rows_keep_timestamp_ids_and_columns_and_the_declaration_travels(tmp_path: Path) -> None:
     rows = hf.read.rows([], schema=SCHEMA, timestamp="t", name="given") | hf.row_id()
-    stream = rows | hf.call(ask_nothing, "said STRING", key="row_id", answers=tmp_path / "a", name="asked", error="why")
-    assert stream.columns == ("n", "t", "row_id", "said", "why")
+    stream = rows | hf.call(ask_nothing, "said STRING", key="row_id", answers="a", name="asked", on_fail="keep")
+    assert stream.columns == ("n", "t", "row_id", "said", "error")
     assert stream.timestamp == "t"
     assert stream.node.shape.ids == rows.node.shape.ids
     assert pickle.loads(pickle.dumps(stream.node.spec)) == stream.node.spec
@@ -253,9 +336,9 @@ def test_a_cluster_is_refused_since_each_machine_would_have_a_file_of_its_own(tm
     asked = rows | hf.call(ask, "answer BIGINT", key="id", answers=tmp_path / "answers", name="asked")
     pipeline = hf.Pipeline("calls", asked | hf.write.memory("calls_refused"))
     for master in ("local[2]", "local-cluster[2,1,1024]"):
-        check_calls(pipeline, master)
+        check_machines(pipeline, master)
     with pytest.raises(InvalidPipeline, match="call 'asked' cannot run on 'spark://host:7077'"):
-        check_calls(pipeline, "spark://host:7077")
+        check_machines(pipeline, "spark://host:7077")
 
 
 def test_an_answer_to_another_column_is_none(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import Corrupt
-from holdfast.graph.nodes import late_rows_read
-from holdfast.plan.report import KEEP_EVERY_S, OperatorReports, Pace
+from holdfast.plan.report import KEEP_EVERY_S, OperatorReports, Pace, late_rows_read
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.step import Result
 from holdfast.status import STATE_REPORT_KEY, Wait
