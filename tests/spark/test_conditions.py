@@ -31,8 +31,10 @@ def rows(first: int, last: int) -> list[dict[str, Any]]:
 
 def pipeline(tmp_path: Path, dear: int) -> hf.Pipeline:
     bids = hf.read.files(str(tmp_path / "in"), format="json", schema=SCHEMA, name="bids")
-    computed = {name: hf.count(where=condition) for name, condition in CONDITIONS.items()}
-    kinds = {f"{name}_kinds": hf.distinct_count("w", where=condition) for name, condition in CONDITIONS.items()}
+    computed: dict[str, Any] = {name: hf.count(where=condition) for name, condition in CONDITIONS.items()}
+    kinds: dict[str, Any] = {
+        f"{name}_kinds": hf.distinct_count("w", where=condition) for name, condition in CONDITIONS.items()
+    }
     reduced = bids | hf.reduce(
         by="k", **computed, **kinds, total=hf.sum("v", where="w rlike '^[a-c]'"), w_of_most=hf.max_by("w", "v"),
         w_of_least=hf.min_by("w", "v"), dear=hf.count(where=f"v > {dear}"), name="reduced",
