@@ -106,6 +106,26 @@ def test_a_set_of_values_gets_flags_for_further_counts_and_drops_those_of_earlie
     assert "state table 'v__distinct' was" in "; ".join(state_move(old, new, means).reasons)
 
 
+def test_first_rows_stay_with_another_number_and_order_and_get_columns() -> None:
+    def best(n: int, order: str, schema: str) -> tuple[StateSchema, StateUpgrade]:
+        stream = hf.top(
+            hf.read.rows([], schema=schema, timestamp="t", name="rows"), n, by="k", order=order, name="best"
+        )
+        step = stream.node.spec.step({"rows": to_arrow(schema)})
+        arguments = canonical_json(dict(stream.node.arguments()))
+        return StateSchema(stream.node.kind, arguments, step.key, step.tables), StateUpgrade(Evolution(), step)
+
+    (old, _), (new, means) = (
+        best(3, "v desc", "k STRING, t BIGINT, v BIGINT"),
+        best(2, "v", "t BIGINT, v BIGINT, k STRING"),
+    )
+    assert state_move(old, new, means).is_plain
+    (new, means) = best(3, "v desc", "k STRING, t BIGINT, v BIGINT, x DOUBLE")
+    assert state_move(old, new, means).tables["ranked"] == TableMove(Way.GROWN, "ranked")
+    (new, means) = best(3, "t", "k STRING, t BIGINT")
+    assert "state table 'ranked' was" in "; ".join(state_move(old, new, means).reasons)
+
+
 def test_the_same_condition_keeps_its_state() -> None:
     (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
     assert state_move(old, new, means).is_plain

@@ -51,6 +51,8 @@ def over(window: Any, **options: Any) -> Callable[[], Stream]:
         "kinds": hf.distinct_count("a"),
         "all": hf.collect("a"),
         "half": hf.quantile("b", 0.5),
+        "at_highest": hf.max_by("a", "b"),
+        "some": hf.sum("a", where="b > 50"),
     }
     return lambda: left() | hf.aggregate(by="k", window=window, name="sums", **options, **aggregates)
 

@@ -321,7 +321,7 @@ def _where(where: str | None, kind: str) -> str | None:
             why=f"a Spark SQL condition on the row is expected, and {a_type(where)} was given."
             if not isinstance(where, str)
             else "it is empty.",
-            do=f'write for instance hf.{kind}({"" if kind == "count" else "..., "}where="dep_delay > 15").',
+            do='write where="dep_delay > 15", or leave it out.',
         )
     return where.strip()
 
