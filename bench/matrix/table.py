@@ -70,8 +70,6 @@ def _cell(cells: Mapping[str, Any], sink: str, point: str) -> str:
     figures = cells.get(point)
     if figures is None:
         return "no such point" if (sink, point) in ours.NOT_REACHED else NOT_YET
-    if figures.get("not_reached"):
-        return "not reached"
     wrong = f", {figures['wrong']} wrong" if figures["wrong"] else ""
     # The life after a death may come to the next one before it shows a row.
     seconds = "the next death came first" if figures["seconds"] is None else _seconds(figures)

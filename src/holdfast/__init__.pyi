@@ -36,8 +36,10 @@ from holdfast.operators.aggregate.aggregates import distinct_count as distinct_c
 from holdfast.operators.aggregate.aggregates import first as first
 from holdfast.operators.aggregate.aggregates import last as last
 from holdfast.operators.aggregate.aggregates import max as max
+from holdfast.operators.aggregate.aggregates import max_by as max_by
 from holdfast.operators.aggregate.aggregates import mean as mean
 from holdfast.operators.aggregate.aggregates import min as min
+from holdfast.operators.aggregate.aggregates import min_by as min_by
 from holdfast.operators.aggregate.aggregates import quantile as quantile
 from holdfast.operators.aggregate.aggregates import quantiles as quantiles
 from holdfast.operators.aggregate.aggregates import sum as sum
@@ -46,6 +48,7 @@ from holdfast.operators.aggregate.latest import combine as combine
 from holdfast.operators.aggregate.latest import latest as latest
 from holdfast.operators.aggregate.spec import aggregate as aggregate
 from holdfast.operators.aggregate.spec import reduce as reduce
+from holdfast.operators.aggregate.top import top as top
 from holdfast.operators.aggregate.window import count_window as count_window
 from holdfast.operators.aggregate.window import session as session
 from holdfast.operators.aggregate.window import sliding as sliding

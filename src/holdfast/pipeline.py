@@ -19,8 +19,11 @@ from holdfast.graph.nodes import SinkNode, Stream
 from holdfast.graph.trigger import Trigger, every
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pyspark.sql import SparkSession
 
+    from holdfast.config import Settings
     from holdfast.spark.run import Run
 
 
@@ -130,6 +133,76 @@ class Pipeline(Graph):
         run = self.start(checkpoint=checkpoint, trigger=trigger, **options)
         run.wait()
         return run
+
+    def backfill(
+        self,
+        *,
+        checkpoint: str | os.PathLike[str],
+        at: str | datetime | int,
+        until: str | datetime | int,
+        sources: Sequence[str] = (),
+        leave_out: Sequence[str] = (),
+        rate: float | None = None,
+        again: bool = False,
+        empty_state: bool = False,
+        session: SparkSession | None = None,
+        settings: Settings | None = None,
+    ) -> Run:
+        """Read a range of the past through this graph, beside the run of the pipeline, and return its run.
+
+        The same call again goes on where it was; where every sink holds the range, its run ends at once.
+
+        Parameters
+        ----------
+        checkpoint : str or path
+            That of the pipeline, which has run there and may run now; the backfill has its own below it.
+        at, until : str, datetime or int
+            The range, as of :meth:`start`; ``until`` is exclusive.
+        sources : sequence of str
+            The sources that are read; by default all.  A sink that needs another one is to be left out.
+        leave_out : sequence of str
+            Sinks that get nothing.
+        rate : float, optional
+            Rows a second that each source delivers at most.
+        again : bool
+            Write rows that sinks may hold already: twice where they append, over newer ones where a key has no time.
+        empty_state : bool
+            Let operators that keep state begin without any; it is asked for where the graph has some.
+        session : SparkSession, optional
+            Use this session's context.
+        settings : Settings, optional
+            Default: read from ``HOLDFAST_*`` variables.
+
+        Raises
+        ------
+        InvalidPipeline
+            If a source cannot be limited to a range, a sink cannot be backfilled, or one may hold the rows already.
+
+        Examples
+        --------
+        ::
+
+            run = pipeline.backfill(checkpoint="ckpt/trips", at="2026-01-01", until="2026-02-01", rate=5000)
+            run.wait()
+        """
+        from holdfast.spark.launch import early
+        from holdfast.spark.spark_versions import require_spark
+
+        require_spark(session)
+        from holdfast.controller.backfill import backfilling
+
+        made = backfilling(
+            self,
+            checkpoint=os.fspath(checkpoint),
+            at=at,
+            until=until,
+            sources=sources,
+            leave_out=leave_out,
+            again=again,
+            empty_state=empty_state,
+        )
+        early.begin(made.graph, {"session": session, "settings": settings})
+        return made.start(rate=rate, session=session, settings=settings)
 
     def explain(self, *, session: SparkSession | None = None) -> str:
         """Return the pipeline in words: every node, its guarantee, what is shared, what to mind.

@@ -22,6 +22,11 @@ Positions = Mapping[str, SourcePositions]
 """Source name -> segment -> position, for a whole pipeline."""
 
 
+ROUND = 1 << 45
+"""Where a segment is read in rounds (``connectors/reading/rounds_log.py``), the positions of each are numbers from a
+multiple of this on."""
+
+
 @dataclass(frozen=True)
 class SegmentSet:
     """Some of the segments of a source: those that are named; or the rest, all but those.
@@ -244,7 +249,7 @@ def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> i
     -------
     int or None
         None when ``newest`` is unknown, or a position is an opaque text that differs; a segment without a position
-        counts from 0.
+        counts from 0.  Between two rounds only entries count that are new.
 
     Examples
     --------
@@ -257,7 +262,8 @@ def lag_between(positions: SourcePositions, newest: SourcePositions | None) -> i
     for segment, end in newest.items():
         here = positions.get(segment, 0)
         if isinstance(end, int) and isinstance(here, int):
-            lag += max(0, end - here)
+            is_of_round = here // ROUND == end // ROUND
+            lag += max(0, end - here if is_of_round else end % (ROUND // 2) - here % (ROUND // 2))
         elif end != here:
             return None
     return lag

@@ -45,7 +45,7 @@ class SourceStatus(Picture):
     rejects : int
         Malformed rows that went to the side output ``rejects`` in this run.
     reasons : mapping of str to mapping of str to int
-        Of ``rejects``, how many for which reason; values are left out of it.
+        Of ``rejects``, how many for which reason, values left out of it; of ``rescued``, how many have which member.
     lag_s : float, optional
         For how long there has been something to read after ``positions``, as far as this run has seen; 0 where there
         is nothing, None when unknown.
@@ -56,6 +56,8 @@ class SourceStatus(Picture):
         Whether it delivers nothing because the run was told so: ``holdfast pause``.
     limit_rows_per_s : float, optional
         How many rows a second it may deliver: ``holdfast limit``; None: there is no limit.
+    rescued : int
+        Rows in this run with members that are no column, which ``on_new_column="rescue"`` has kept.
     """
 
     name: str
@@ -69,6 +71,7 @@ class SourceStatus(Picture):
     bound_us: int | None = None
     is_paused: bool = False
     limit_rows_per_s: float | None = None
+    rescued: int = 0
 
 
 @dataclass(frozen=True)

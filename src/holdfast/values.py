@@ -548,6 +548,9 @@ def _bare(column: str) -> str:
 REJECT_COLUMN = "__holdfast_reject"
 """Hidden column of a source with rejects: null for a good row, else ``REJECT_TYPE``."""
 
+RESCUE_COLUMN = "_rescued"
+"""Column of a source with the members of a row that are no other column, as JSON text (``on_new_column="rescue"``)."""
+
 REJECT_TYPE = pa.struct([("reason", pa.string()), ("raw", pa.string()), ("position", pa.string())])
 """Of a rejected row: why, the raw text, and its position (``path:line`` for files)."""
 

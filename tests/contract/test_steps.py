@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.spec import aggregate
+from holdfast.operators.aggregate.top import top
 from holdfast.operators.flow.spec import flow
 from holdfast.operators.join.spec import HOWS, join
 from holdfast.operators.lookup.as_of import table
@@ -62,6 +64,16 @@ def events_for(*inputs, disorder=0):
     return events
 
 
+def with_flag(events, column):
+    """Return the same events, whose rows have a Boolean column besides: that of a condition."""
+
+    def more(rng, count, keys):
+        made = events(rng, count, keys)
+        return [(name, row | {column: row["v"] % 3 > 0} if isinstance(row, dict) else row) for name, row in made]
+
+    return more
+
+
 def running(key, rows, state):
     for row in rows:
         state.set(n=state.get("n", 0) + row["v"])
@@ -105,7 +117,7 @@ OF_VALUES: dict[str, Any] = {
     "rows": aggregates.count(), "total": aggregates.sum("v"), "mean": aggregates.mean("v"),
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
-    "all": aggregates.collect("v"),
+    "all": aggregates.collect("v"), "latest": aggregates.max_by("v", "t"), "earliest": aggregates.min_by("v", "t"),
 }  # fmt: skip
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),
@@ -124,6 +136,18 @@ def aggregations():
         yield StepCase(f"aggregate {name}", step, events_for("rows", disorder=disorder))
     changes = aggregate(by="k", window=BY_TIME["tumbling"], emit="changes", **OF_VALUES)
     yield StepCase("aggregate changes", step_of(source() | changes), events_for("rows"), depends_on_cut=True)
+    some = {name: replace(one, where="v % 3 > 0") for name, one in OF_VALUES.items()}
+    condition = some["rows"].condition
+    spec = (
+        source() | aggregate(by="k", window=BY_TIME["tumbling"], disorder=4, **OF_VALUES, some=some["rows"])
+    ).node.spec
+    spec = replace(spec, aggregates=(*spec.aggregates[:1], *((f"{name}_of_some", one) for name, one in some.items())))
+    step = spec.step({"rows": ARROW.append(pa.field(condition, pa.bool_()))})
+    ranked = {"order": "v desc", "by": "k", "window": BY_TIME["tumbling"]}
+    settled = step_of(top(source(), 3, **ranked, emit="settled", disorder=4))
+    yield StepCase("top", settled, events_for("rows", disorder=4))
+    yield StepCase("top changes", step_of(top(source(), 3, **ranked)), events_for("rows"), depends_on_cut=True)
+    yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
 

@@ -39,6 +39,10 @@ class Lives:
         Further arguments of ``holdfast run``.
     checkpoint : str
         Where the checkpoint is, if it is not the directory of that name.
+    command : tuple of str
+        The command of ``holdfast``, with what goes before TARGET.
+    trigger : tuple of str
+        How often it runs an epoch.
     """
 
     work: Path
@@ -47,19 +51,22 @@ class Lives:
     last_session: int = 0
     arguments: tuple[str, ...] = ()
     checkpoint: str = ""
+    command: tuple[str, ...] = ("run",)
+    trigger: tuple[str, ...] = ("--available-now",)
     chance: random.Random = field(default_factory=lambda: random.Random(str(seed_of_kills(7))))
     missed: list[str] = field(default_factory=list)
     """Deaths that came when the run was over: what they were to do was done."""
 
     def start(self, **more: str) -> subprocess.Popen[str]:
         """Start a life."""
-        command = [sys.executable, "-m", "holdfast", "run", f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"]
+        target = f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"
+        command = [sys.executable, "-m", "holdfast", *self.command, target]
         command += [
             "--checkpoint",
             self.checkpoint or str(self.work / "checkpoint"),
             "--master",
             "local[2]",
-            "--available-now",
+            *self.trigger,
         ]
         command += self.arguments
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])

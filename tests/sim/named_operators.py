@@ -68,6 +68,8 @@ AGGREGATES = {
     "least": hf.min("x"), "most": hf.max("y"), "mean": hf.mean("x"), "spread": hf.variance("y"),
     "median": hf.quantile("x", 0.5), "all": hf.collect("x"), "some": hf.collect("y"),
     "kinds": hf.distinct_count("y"), "others": hf.distinct_count("x"),
+    "large": hf.sum("x", where="y > 3"), "small": hf.count(where="y <= 3"),
+    "x_of_y": hf.max_by("x", "y"), "y_of_x": hf.min_by("y", "x"), "few": hf.distinct_count("x", where="y > 3"),
 }  # fmt: skip
 
 
@@ -93,6 +95,10 @@ def united(order: Order) -> Stream:
 
 def latest(order: Order) -> Stream:
     return hf.latest(chosen(order), by=order.of("by", "k", "j"), name="op")
+
+
+def ranked(order: Order) -> Stream:
+    return hf.top(chosen(order), 2, by=order.of("by", "k", "j"), order="y desc, x", name="op")
 
 
 def combined(order: Order) -> Stream:
@@ -201,6 +207,7 @@ def gated(order: Order) -> Stream:
 
 OPERATORS: dict[str, Callable[[Order], Stream]] = {
     "reduce": reduced, "aggregate": aggregated, "accumulate": accumulated, "union": united, "latest": latest,
+    "top": ranked,
     "combine": combined, "merge": merged, "lookup": looked_up, "distinct": once, "limit_in_flight": limited,
     "apply": applied, "stateful": stepped, "gate": gated,
     **{f"join {how}": joined(how) for how in ("inner", "full", "semi", "anti")},

@@ -341,6 +341,7 @@ def _aggregate(graph: Graph, flow: Flow) -> None:
         n=hf.count(),
         total=hf.sum(flow.value),
         top=hf.max(flow.value),
+        large=hf.count(where=f"{flow.value} >= 100"),
     )
     good, late = flow.judged()
     frame = _frame(flow, good).sort("k", "t")
@@ -353,11 +354,11 @@ def _aggregate(graph: Graph, flow: Flow) -> None:
         start, end = pl.col("part").first() * size, pl.col("part").first() * size + size
     windows = frame.group_by("k", "part").agg(
         start.alias("window_start"), end.alias("window_end"), pl.len().alias("n"), pl.col("v").sum().alias("total"),
-        pl.col("v").max().alias("top"),
+        pl.col("v").max().alias("top"), (pl.col("v") >= 100).sum().cast(pl.Int64).alias("large"),
     )  # fmt: skip
     rows = windows.sort("k", "window_start").drop("part").to_dicts()
     graph.add_side(stream, "late", {"rows": (flow, late)})
-    columns = ("k", "window_start", "window_end", "n", "total", "top")
+    columns = ("k", "window_start", "window_end", "n", "total", "top", "large")
     graph.flows.append(Flow(stream, _by_key(rows), columns, time="window_start", value="total", is_strict=True))
 
 

@@ -272,7 +272,10 @@ def test_what_a_batch_observes_is_known_while_it_is_at_work(spark: SparkSession,
         eventually(lambda: len(found) == 2 or query.exception() is not None)
     finally:
         query.stop()
-    assert found == [([1, 2, None], [("many", 1)]), None]
+    seen, another = found
+    assert another is None
+    assert [seen.number(name) for name in ("rows", "highest", "none", "absent")] == [1, 2, None, None]
+    assert (seen.pairs("texts"), seen.pairs("absent")) == ([("many", 1)], [])
 
 
 def test_a_query_says_that_it_waits_once_it_has_asked_everybody(spark: SparkSession, tmp_path: Path) -> None:

@@ -75,3 +75,27 @@ def test_a_run_ends_by_itself_when_every_list_is_at_or_above_the_time(spark: Spa
     assert sqlite_rows(tmp_path / "t.db", "SELECT id FROM rows") == []
     assert start(hf.available_now()).wait(60)
     assert sorted(sqlite_rows(tmp_path / "t.db", "SELECT id FROM rows")) == [1, 2]
+
+
+@pytest.mark.parametrize("shards", [2, pytest.param(None, marks=pytest.mark.nightly)])
+def test_a_segments_store_is_read_day_by_day(spark: SparkSession, tmp_path: Path, shards: int | None) -> None:
+    """As one run, and in two shards that share what is owed (design/0021, section 3)."""
+    arrive(tmp_path / "in", "0.json", [*numbered(0, 9), *numbered(20, 25)])
+    arrive(tmp_path / "in", "1.json", numbered(9, 20))
+    given = hf.read.files(
+        str(tmp_path / "in"), schema="id BIGINT, at TIMESTAMP", max_files_per_epoch=1, timestamp="at", name="given"
+    )
+    place = given | hf.select("id", "at", place="id % 3", name="placed")
+    store = place | hf.write.segments(tmp_path / "store", partition_by=["place"], name="store")
+    hf.Pipeline("storing", store).run(checkpoint=tmp_path / "storing", trigger=hf.available_now(), session=spark)
+
+    def run(until: str | None, trigger: hf.Trigger) -> list[int]:
+        stored = hf.read.segments(tmp_path / "store", timestamp="at", name="stored")
+        pipeline = hf.Pipeline("reading", stored | hf.write.sqlite(tmp_path / "t.db", table="rows", name="table"))
+        pipeline.run(checkpoint=tmp_path / "ckpt", trigger=trigger, until=until, shards=shards)
+        return sorted(sqlite_rows(tmp_path / "t.db", "SELECT id FROM rows"))
+
+    assert run("2026-01-01T00:00:05Z", hf.every("20 ms")) == [*range(5)]
+    assert run("2026-01-01T00:00:12Z", hf.available_now()) == [*range(12)]
+    assert run("2026-01-01T00:00:12Z", hf.every("20 ms")) == [*range(12)], "again: nothing is left to do"
+    assert run(None, hf.available_now()) == [*range(25)]

@@ -12,7 +12,7 @@ from holdfast import __version__
 from holdfast.cli import checkpoints, dead_letters, dev, frame, steering, video, words
 from holdfast.cli.check import beginning, check_, ending, plan_
 from holdfast.cli.child import told_to_supervisor
-from holdfast.cli.foreground import run_in_foreground
+from holdfast.cli.foreground import backfill, run_in_foreground
 from holdfast.cli.frame import (
     AsJson,
     BeginAt,
@@ -78,6 +78,7 @@ app.command("resolve")(resolve_)
 app.command("rewind")(rewind_)
 app.command("trace")(trace_)
 app.command("support-bundle")(support_bundle)
+app.command("backfill")(backfill)
 app.command("check")(check_)
 app.command("plan")(plan_)
 app.command("promote")(promote)

@@ -1,18 +1,34 @@
-"""``holdfast run``: one pipeline in the foreground, until it ends, fails or is asked to stop."""
+"""``holdfast run``: one pipeline in the foreground, until it ends, fails or is asked to stop.
+
+``holdfast backfill``: a range of the past beside it, likewise (design/0056).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+import typer
+
+from holdfast.checkpoint.backfills import BackfillNote
+from holdfast.cli import frame
 from holdfast.cli.child import StopSignals, is_supervised
 from holdfast.cli.failures import StoppedEarly
+from holdfast.cli.frame import AsJson, Checkpoint, SparkCheckpoint, Target
+from holdfast.cli.steering import rows_per_s
+from holdfast.cli.target import load_target
 from holdfast.clock import SystemClock
 from holdfast.config import Settings
 from holdfast.errors import HoldfastError, InternalError, Unavailable
 from holdfast.observe.progress import progress_of, start_shown
 from holdfast.status import Status
+
+if TYPE_CHECKING:
+    from holdfast.controller.backfill import Backfilling
+    from holdfast.spark.run import Run
 
 POLL_S = 0.2
 """How soon a signal is acted upon; signals wake the main thread from Python code only, not from a long wait."""
@@ -94,3 +110,113 @@ def seen_waiting(pipeline: str, options: Mapping[str, Any]) -> AbstractContextMa
     from holdfast.metrics.exporter import show_replica  # its library may be missing
 
     return show_replica(pipeline, address)
+
+
+def backfill(
+    target: Target,
+    checkpoint: Checkpoint,
+    since: Annotated[str, typer.Option("--from", metavar="TIME", help="Begin of the range: ISO 8601, or ticks.")],
+    until: Annotated[str, typer.Option("--to", metavar="TIME", help="End of the range, exclusive.")],
+    sources: Annotated[
+        list[str] | None,
+        typer.Option("--source", metavar="NAME", help="Read this source; may be repeated. Default: all of them."),
+    ] = None,
+    left_out: Annotated[
+        list[str] | None, typer.Option("--except", metavar="SINK", help="Leave this sink out; may be repeated.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/s", help="Rows a second that each source delivers at most: 5000/s.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Write rows that sinks may hold already: twice, or over newer ones.")
+    ] = False,
+    empty_state: Annotated[
+        bool, typer.Option("--empty-state", help="Let operators that keep state begin without any.")
+    ] = False,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark master. Default: HOLDFAST_MASTER.")] = None,
+    spark_checkpoint: SparkCheckpoint = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read a range of the past through the present graph, beside the run, exactly once.
+
+    The same command again goes on where it was, or says that it is done.
+    """
+    with frame.settings(as_json) as settings:
+        from holdfast.controller.backfill import backfilling
+        from holdfast.spark.launch.early import begin
+
+        wanted = None if rate is None else rows_per_s(rate)
+        made = backfilling(
+            load_target(target),
+            checkpoint=checkpoint,
+            at=since,
+            until=until,
+            sources=sources or (),
+            leave_out=left_out or (),
+            again=again,
+            empty_state=empty_state,
+            spark_checkpoint=spark_checkpoint,
+        )
+        answer = {"backfill": made.note.name, "checkpoint": made.checkpoint, "dry_run": dry_run}
+        if dry_run or made.is_done:
+            frame.answer({**answer, "is_done": made.is_done}, made.lines(), as_json)
+            return
+        if not as_json:
+            frame.print_lines(made.lines())
+        begin(made.graph, {"settings": settings, "master": master})
+        with frame.log_file(made.directory, settings, as_json):
+            frame.note_start(f"backfill {target} --from {since} --to {until}")
+            frame.note_settings(settings)
+            start = partial(_start_shown, made, rate=wanted, settings=settings, master=master)
+            run_in_foreground(made.graph.name, start, settings, as_json=as_json)
+        is_done = made.finish()
+        left = "not done: it was stopped, or a source is paused; the same command goes on"
+        frame.answer({**answer, "is_done": is_done}, ["done: every sink holds the range" if is_done else left], as_json)
+
+
+def _start_shown(made: Backfilling, **options: Any) -> _ShownBackfill:
+    return _ShownBackfill(made.start(**options), made.note)
+
+
+@dataclass(frozen=True)
+class _ShownBackfill:
+    """The run of a backfill, whose status says how far in its range it is.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    note : BackfillNote
+        Its range.
+    """
+
+    run: Run
+    note: BackfillNote
+
+    def status(self) -> Status:
+        """Return the run's status now, with what it has reached."""
+        status, reached = self.run.status(), self.run.time_reached()
+        said = [status.doing] if status.doing else []
+        return replace(status, doing=", ".join([*said, reached_text(self.note, reached)]))
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for its end."""
+        return self.run.wait(timeout_s)
+
+    def stop(self, timeout_s: float | None = None) -> Any:
+        """Stop it after the current epoch."""
+        return self.run.stop(timeout_s)
+
+
+def reached_text(note: BackfillNote, reached: int | None) -> str:
+    """Say how far in its range a backfill is: by the newest rows that every sink holds.
+
+    Examples
+    --------
+    >>> note = BackfillNote("3f2a91c0", 100, 200, ("rides",), ("table",), (), "100 to 200", 0)
+    >>> reached_text(note, None), reached_text(note, 150), reached_text(note, 199)
+    ('0% of 100 to 200', '50% of 100 to 200', '99% of 100 to 200')
+    """
+    part = 0 if reached is None else (min(max(reached, note.at), note.until) - note.at) / (note.until - note.at)
+    return f"{int(100 * part)}% of {note.shown}"

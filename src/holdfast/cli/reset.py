@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.capabilities import offers
+from holdfast.checkpoint.backfills import noted_backfills
 from holdfast.checkpoint.participation import forget_part, note_part
 from holdfast.cli import frame, words
 from holdfast.cli.frame import AsJson, Checkpoint, Target
 from holdfast.cli.target import load_target
 from holdfast.commit.owner import Owner, noted_owner
 from holdfast.config import Settings
-from holdfast.controller.shard_targets import ShardTarget, chosen_of, targets_of
+from holdfast.controller.shard_targets import ShardTarget, backfills_of, chosen_of, targets_of
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
@@ -65,6 +66,10 @@ def reset(
         directory = viewed_directory(checkpoint)
         # Those that were given up have ledgers, too; a sink that is to be filled again gets nothing from them.
         targets = targets_of(pipeline, checkpoint, with_former=sink is None)
+        if sink is None:
+            targets += backfills_of(pipeline, checkpoint)
+        else:
+            _check_backfills(pipeline, directory, sink)
         owners = [_check(each, is_partial=sink is not None, force=force) for each in targets]
         planned = {node.name: _reset(targets, node, rows=not keep_rows, is_dry_run=True) for node in nodes}
         place = None if sink is not None else _set_aside(directory)
@@ -103,6 +108,25 @@ def _choose(pipeline: Graph, names: Sequence[str] | None) -> list[SinkNode]:
             pipeline=pipeline.name,
         )
     return [node for node in pipeline.sinks if names is None or node.name in names]
+
+
+def _check_backfills(pipeline: Graph, directory: Path, sinks: Sequence[str]) -> None:
+    """Refuse to empty a sink alone that a backfill has written: what comes again is what the live run gives.
+
+    Raises
+    ------
+    InvalidPipeline
+        Naming the backfill.
+    """
+    for note in noted_backfills(open_store(str(directory))) if directory.is_dir() else ():
+        for sink in sorted({*note.sinks} & {*sinks}):
+            raise InvalidPipeline(
+                f"sink {sink!r} cannot be reset alone: backfill {note.name} has written to it.",
+                why=f"it wrote {note.shown}, is noted as it is, and would not write it again.",
+                do="reset the whole pipeline: leave --sink out.",
+                pipeline=pipeline.name,
+                participant=sink,
+            )
 
 
 def _check(target: ShardTarget, *, is_partial: bool, force: bool) -> Owner:
@@ -153,7 +177,7 @@ def _reset(targets: Sequence[ShardTarget], node: SinkNode, *, rows: bool, is_dry
         return None
     removed, stays = list[str](), list[str]()
     for target in targets:
-        goes_with_first = is_dry_run and bool(target.shard) and node.kind in SHARED
+        goes_with_first = is_dry_run and not target.is_first and node.kind in SHARED
         its_rows = rows and not goes_with_first
         found = node.spec.reset(node.name, target.graph.name, rows=its_rows, is_dry_run=is_dry_run)
         removed += [f"{target.prefix}{what}" for what in found.removed]

@@ -59,7 +59,7 @@ def limit(
 ) -> None:
     """Limit how many rows a second a source delivers, in this run and later ones."""
     with frame.settings(as_json):
-        _say(_run_of(checkpoint).limit(source, _rate(rate)), as_json)
+        _say(_run_of(checkpoint).limit(source, rows_per_s(rate)), as_json)
 
 
 def drain(checkpoint: Checkpoint, as_json: AsJson = False) -> None:
@@ -171,12 +171,12 @@ def _tell_left(as_json: bool) -> Any:
     return tell
 
 
-def _rate(text: str) -> float | None:
+def rows_per_s(text: str) -> float | None:
     """Return a rate; None: no limit.
 
     Examples
     --------
-    >>> _rate("100"), _rate("1e6/s"), _rate("none")
+    >>> rows_per_s("100"), rows_per_s("1e6/s"), rows_per_s("none")
     (100.0, 1000000.0, None)
     """
     if text == "none":

@@ -61,6 +61,10 @@ def inspection_lines(inspection: Inspection) -> Iterator[str]:
     if (noted := inspection.supervisor) is not None:
         yield f"supervisor  {noted['restarts']} restarts, the last one {utc(noted['at_us'])}: the run {noted['why']}"
     yield from shard_lines(inspection.shards)
+    for note in inspection.backfills:
+        done = "not done" if note.ended_us is None else f"done {utc(note.ended_us)}"
+        where = f"{note.shown} of {', '.join(note.sources)} to {', '.join(note.sinks)}"
+        yield f"backfill    {note.name}  {done}: {where}"
     if inspection.state is not None:
         yield from _state(inspection.state)
     for sink in inspection.sinks:

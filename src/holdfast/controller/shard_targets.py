@@ -1,15 +1,16 @@
-"""What a command is carried out for: a pipeline, or each of its shards."""
+"""What a command is carried out for: a pipeline, or each of its shards; and its backfills, where it is for all."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.checkpoint.backfills import noted_backfills
 from holdfast.controller.layouts.found_shards import known_layout
 from holdfast.controller.layouts.graph import ShardGraphs
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.graph import Graph
-from holdfast.shards.naming import shard_checkpoint, shard_name
-from holdfast.store.paths import viewed_directory
+from holdfast.shards.naming import backfill_checkpoint, backfill_name, shard_checkpoint, shard_name
+from holdfast.store.paths import open_store, viewed_directory
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,26 @@ class ShardTarget:
         Its own.
     shard : int, optional
         Its number; None where the pipeline has none.
+    backfill : str
+        The name of the backfill that it is; empty: none.
     """
 
     graph: Graph
     checkpoint: str
     shard: int | None = None
+    backfill: str = ""
 
     @property
     def prefix(self) -> str:
         """What lines about it begin with."""
+        if self.backfill:
+            return f"backfill {self.backfill}  "
         return "" if self.shard is None else f"shard {self.shard}  "
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the pipeline itself, or its shard 0: targets that all of them share are said with it."""
+        return not self.shard and not self.backfill
 
 
 def targets_of(pipeline: Graph, checkpoint: str, *, with_former: bool = False) -> list[ShardTarget]:
@@ -57,6 +68,26 @@ def targets_of(pipeline: Graph, checkpoint: str, *, with_former: bool = False) -
     former = range(layout.shard_count, layout.highest_count if with_former else layout.shard_count)
     found += [pipeline.with_sources(shard_name(pipeline.name, shard), {}) for shard in former]
     return [ShardTarget(graph, shard_checkpoint(checkpoint, shard), shard) for shard, graph in enumerate(found)]
+
+
+def backfills_of(pipeline: Graph, checkpoint: str) -> list[ShardTarget]:
+    """Return the backfills that a checkpoint knows, there or not, each under the name that its ledgers have.
+
+    Parameters
+    ----------
+    pipeline, checkpoint
+        As for :func:`targets_of`.
+    """
+    directory = viewed_directory(checkpoint)
+    notes = noted_backfills(open_store(str(directory))) if directory.is_dir() else ()
+    return [
+        ShardTarget(
+            pipeline.with_sources(backfill_name(pipeline.name, note.name), {}),
+            backfill_checkpoint(checkpoint, note.name),
+            backfill=note.name,
+        )
+        for note in notes
+    ]
 
 
 def chosen_of(targets: list[ShardTarget], shard: int | None, *, is_one: bool = False) -> list[ShardTarget]:

@@ -117,6 +117,7 @@ def _source(several: Sequence[SourceStatus]) -> SourceStatus:
         lag=lag_between(positions, newest),
         rows=sum(each.rows for each in several),
         rejects=sum(each.rejects for each in several),
+        rescued=sum(each.rescued for each in several),
         reasons=_reasons(each.reasons for each in several),
         lag_s=max(lags, default=None),
         bound_us=min(bounds, default=None),

@@ -85,6 +85,9 @@ def footlines(status: Status) -> Iterator[tuple[str, str]]:
         yield "dim", f"last epoch: {rows_of(status.last_epoch)}, {stages_of(status.last_epoch)}"
     if status.time is not None:
         yield from (("dim", line) for line in (busiest_of(status.time), limit_of(status.time)) if line)
+    for source in status.sources:
+        if source.rescued:
+            yield "yellow", masked(rescued_text(source))
     if status.waits_for:
         yield "yellow", f"tried again soon: {masked(status.waits_for)}"
     if status.error:
@@ -233,6 +236,18 @@ def rejects_text(reasons: Mapping[str, int]) -> str:
     "rejects 3 (it is not UTF-8 2, column 'v' is declared int64 1)"
     """
     return f"rejects {sum(reasons.values()):,}{_why(reasons)}"
+
+
+def rescued_text(source: SourceStatus) -> str:
+    """Return how many rows of a source have members that are no column, and which.
+
+    Examples
+    --------
+    >>> rescued_text(SourceStatus("rides", rescued=3, reasons={"rescued": {"tip": 3, "place.*": 1}}))
+    'rides: 3 rows have members that are no column (tip 3, place.* 1)'
+    """
+    which = _why(source.reasons.get("rescued", {}))
+    return f"{source.name}: {source.rescued:,} rows have members that are no column{which}"
 
 
 def _why(reasons: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from holdfast.expressions import kernels, logic
+from holdfast.expressions import functions, kernels, logic
 from holdfast.expressions.kernels import Constant, Expression, Fault, Reference, Widened
 
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -110,7 +110,7 @@ def _member(tree: exp.Expression, schema: pa.Schema) -> Expression:
     return kernels.Member(reference(field), member.name, member.type, field.nullable or member.nullable)
 
 
-def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Expression:
+def _literal(tree: exp.Expression, schema: pa.Schema, minus: str = "") -> Constant:
     if tree.args.get("is_string"):
         return Constant(tree.this, pa.string())
     text = minus + tree.this
@@ -163,6 +163,8 @@ _LOOSE = (
     exp.Not,
     exp.And,
     exp.Or,
+    exp.Like,
+    exp.RegexpLike,
 )
 """What must be in parentheses as an operand: Spark has one rank for all comparisons, sqlglot has three."""
 
@@ -441,6 +443,58 @@ def _concat(tree: exp.Expression, schema: pa.Schema) -> Expression:
     return logic.Joined(items)
 
 
+def _or_spark(call: functions.FunctionCall | None) -> Expression:
+    if call is None:
+        raise LeftToSpark
+    return call
+
+
+def _call(tree: exp.Expression, schema: pa.Schema) -> Expression:
+    _only(tree, "this", "expressions")
+    name = str(tree.this).lower()
+    _require(name in functions.NAMES)
+    _require(name not in functions.COMPARED_ONLY or _is_compared_with_ascii(tree))
+    return _or_spark(functions.call_by_name(name, [bound(one, schema) for one in tree.expressions]))
+
+
+def _is_compared_with_ascii(tree: exp.Expression) -> bool:
+    while isinstance(tree.parent, exp.Paren):
+        tree = tree.parent
+    match tree.parent:
+        case exp.EQ() | exp.NEQ() | exp.NullSafeEQ() as pair:
+            others = [pair.expression if pair.this is tree else pair.this]
+        case exp.In() as membership if membership.this is tree:
+            others = [one for one in membership.expressions if not isinstance(one, exp.Null)]
+        case _:
+            return False
+    others = [one.unnest() for one in others]
+    texts = [one.this for one in others if isinstance(one, exp.Literal) and one.args.get("is_string")]
+    return len(texts) == len(others) and all(text.isascii() for text in texts)
+
+
+def _item_of_split(tree: exp.Expression, schema: pa.Schema) -> Expression:
+    _only(tree, "this", "expressions")
+    call, items = tree.this, tree.expressions
+    _require(isinstance(call, exp.Anonymous) and str(call.this).lower() == "split" and len(call.expressions) == 2)
+    text, separator = call.expressions
+    _require(len(items) == 1 and isinstance(items[0], exp.Literal) and isinstance(separator, exp.Literal))
+    literals = tuple(
+        one.value for one in (bound(separator, schema), bound(items[0], schema)) if isinstance(one, Constant)
+    )
+    return _or_spark(functions.call_of("item of split", bound(text, schema), literals))
+
+
+def _match(function: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
+    def bind(tree: exp.Expression, schema: pa.Schema) -> Expression:
+        _only(tree, "this", "expression", "negate")
+        of, pattern = _operand(tree.this, schema), tree.expression
+        _require(isinstance(pattern, exp.Literal) and not isinstance(of, Constant))
+        call = _or_spark(functions.call_of(function, of, (_literal(pattern, schema).value,)))
+        return logic.Negation(call) if tree.args.get("negate") else call
+
+    return bind
+
+
 _BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Expression]] = {
     exp.Column: _column,
     exp.Literal: _literal,
@@ -481,5 +535,9 @@ _BINDINGS: dict[type[exp.Expression], Callable[[Any, pa.Schema], Expression]] = 
     exp.Second: _part("second", *_TIMES),
     exp.Length: _length,
     exp.Concat: _concat,
+    exp.Anonymous: _call,
+    exp.Bracket: _item_of_split,
+    exp.Like: _match("like"),
+    exp.RegexpLike: _match("rlike"),
 }
 """What is in the subset, and how it is bound to the schema."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import sqlglot
 from sqlglot import exp
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
+from holdfast.expressions import functions
 from holdfast.expressions.bind import (
     COMPUTED,
     LeftToSpark,
@@ -34,10 +38,16 @@ _KEYWORDS = frozenset({"and", "or", "not", "in", "between", "when", "then", "els
 _OF_TIMES = frozenset(
     {"date_trunc", "year", "quarter", "month", "day", "dayofmonth", "hour", "minute", "second", "date"}
 )
-_FUNCTIONS = _OF_TIMES | {"if", "cast", "coalesce", "length", "char_length", "character_length", "len", "concat"}
+_BY_NAME = functions.NAMES | {"split"}
+_FUNCTIONS = (
+    _OF_TIMES
+    | {"if", "cast", "coalesce", "length", "char_length", "character_length", "len", "concat", "decimal", "dec"}
+    | _BY_NAME
+)
 _BEFORE_PARENTHESIS = _KEYWORDS | _FUNCTIONS
 """Words that may precede ``(``: sqlglot takes functions of other databases for these, which Spark refuses."""
 
+_TEXT = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
 _CALL = re.compile(r"(\w+)\s*\(")
 _CAST = re.compile(r"\bas\s+([^()]*)\)", re.IGNORECASE)
 _ALIASED = re.compile(r"\bas\s+(\w+|`.*`)\s*$", re.IGNORECASE)
@@ -45,6 +55,21 @@ UNLIKE = re.compile(r"\\|--|/\*|::|\{|!(?!=)")
 """Escapes, comments, ``::``, ``${}`` and a bare ``!``: sqlglot and Spark do not read them alike in every place."""
 
 _DEPTH_MAX = 60
+
+
+class _ParserByName(SparkParser):
+    """Leaves the functions of :mod:`holdfast.expressions.functions` as they are written: no other one's form."""
+
+    FUNCTIONS: ClassVar[dict[str, Any]] = {
+        name: build for name, build in SparkParser.FUNCTIONS.items() if name.lower() not in _BY_NAME
+    }
+    FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+        name: parser for name, parser in SparkParser.FUNCTION_PARSERS.items() if name.lower() not in _BY_NAME
+    }
+
+
+class _ByName(Spark):
+    Parser = _ParserByName
 
 
 def columnar(expression: str, schema: pa.Schema) -> Columnar | None:
@@ -143,13 +168,14 @@ def _whole(node: Expression, text: str) -> Columnar:
 
 def _parse(text: str, *, stars: bool = False) -> exp.Expression | None:
     """Return the tree of one expression whose text sqlglot and Spark read alike, or None."""
-    if UNLIKE.search(text) or not all(kind.strip().lower() in _CAST_NAMES for kind in _CAST.findall(text)):
+    code = _TEXT.sub(lambda found: found.group() if found.group()[0] == "`" else "''", text)
+    if UNLIKE.search(text) or not all(kind.strip().lower() in _CAST_NAMES for kind in _CAST.findall(code)):
         return None
-    words = {word.lower() for word in _CALL.findall(text)}
+    words = {word.lower() for word in _CALL.findall(code)}
     if not words <= (_BEFORE_PARENTHESIS | {"except"} if stars else _BEFORE_PARENTHESIS):
         return None
     try:
-        statements = sqlglot.parse(f"SELECT {text}", dialect="spark")
+        statements = sqlglot.parse(f"SELECT {text}", dialect=_ByName)
     except (SqlglotError, RecursionError):
         return None
     tree = statements[0] if len(statements) == 1 else None

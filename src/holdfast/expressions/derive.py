@@ -104,6 +104,8 @@ def of_tree(tree: exp.Expr, schema: pa.Schema) -> Derived:
     if isinstance(tree, exp.DPipe):
         values = [of_tree(tree.this, schema), of_tree(tree.expression, schema)]
         return Derived(_texts(values), _any_null(values))
+    if isinstance(tree, exp.Bracket):
+        return _item(tree, schema)
     if isinstance(tree, exp.Is):
         of_tree(tree.this, schema)
         return Derived(_BOOL, False)
@@ -243,6 +245,15 @@ def type_named(name: str) -> pa.DataType | None:
         return None
 
 
+def _item(tree: exp.Bracket, schema: pa.Schema) -> Derived:
+    call, items = tree.this, tree.expressions
+    if not isinstance(call, exp.Anonymous) or str(call.this).lower() != "split" or len(call.expressions) != 2:
+        raise Unknown
+    if len(items) != 1 or not of_tree(items[0], schema).literal:
+        raise Unknown
+    return Derived(_texts([of_tree(one, schema) for one in call.expressions]), True)
+
+
 def _cast(tree: exp.Cast, schema: pa.Schema) -> Derived:
     kind = type_named(tree.args["to"].sql(dialect="spark"))
     if kind is None or {key for key, value in tree.args.items() if value} - {"this", "to", "safe", "_type"}:
@@ -364,4 +375,4 @@ def _call(tree: exp.Anonymous, schema: pa.Schema) -> Derived:
         raise Unknown
     if name == "nullif":
         return Derived(values[0].type, True) if len(values) == 2 else _unknown()
-    return Derived(rule(values), True if name == "get_json_object" else _any_null(values))
+    return Derived(rule(values), True if name in ("get_json_object", "split_part") else _any_null(values))

@@ -325,8 +325,16 @@ class Columnar:
             raise BadRow(
                 f"the expression {self.expression!r} has no value for a row: {fault}.",
                 why="Spark's ANSI mode makes this an error instead of a wrong or missing value.",
-                do="leave such rows out with a filter before, or compute in a wider type: CAST(... AS BIGINT)"
-                if "OVERFLOW" in str(fault)
-                else "leave such rows out with a filter before, or write nullif(divisor, 0).",
+                do=f"leave such rows out with a filter before, or {_cure(str(fault))}.",
             ) from fault
         return pa.repeat(values, batch.num_rows) if isinstance(values, pa.Scalar) else values
+
+
+def _cure(fault: str) -> str:
+    if "OVERFLOW" in fault:
+        return "compute in a wider type: CAST(... AS BIGINT)"
+    if "ARRAY" in fault:
+        return "write split_part(text, separator, number), which is empty where there is no such part"
+    if "RANGE" in fault:
+        return "cast to a DECIMAL of more digits"
+    return "write nullif(divisor, 0)"

@@ -120,6 +120,20 @@ def added_twice(added: Sequence[str], before: Sequence[str]) -> str | None:
     return None
 
 
+def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    """Check that an argument is one of a few words.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is none of them.
+    """
+    if value not in choices:
+        raise InvalidPipeline(
+            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
+        )
+
+
 def names_of(names: str | Iterable[str]) -> tuple[str, ...]:
     """Return names that a user wrote as one text, or as several: a text is one name, and not its letters.
 

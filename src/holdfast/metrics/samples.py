@@ -190,6 +190,13 @@ def rejected_rows(status: Status) -> Iterator[Sample]:
         yield from _by_reason(source.name, source.rejects, source.reasons.get("rejects", {}))
 
 
+def rescued_rows(status: Status) -> Iterator[Sample]:
+    """Yield rows with members that are no column, where there are any."""
+    for source in status.sources:
+        if source.rescued:
+            yield (source.name,), source.rescued
+
+
 # --- operators --------------------------------------------------------------------------------------------------------
 
 

@@ -275,6 +275,9 @@ METRICS: tuple[Metric, ...] = (
         Panel("Rows that are not used", "Rejected per second", by=("source",)),
     ),
     Metric(
+        "holdfast_rescued_total", "counter", ("source",), "Rows with members that are no column.", samples.rescued_rows
+    ),
+    Metric(
         "holdfast_dead_letters",
         "gauge",
         ("node",),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.checkpoint.backfills import BackfillNote, noted_backfills
 from holdfast.checkpoint.spark_log import ended, last_logged, newest_positions
 from holdfast.commit.ledger import LedgerEntry, Standing, survey
 from holdfast.commit.owner import Owner, noted_owner
@@ -339,6 +340,8 @@ class Inspection:
     """Of the sources that can tell how far they are, where the target is known."""
     shards: tuple[ShardReport, ...] = ()
     """Of a pipeline that runs in several."""
+    backfills: tuple[BackfillNote, ...] = ()
+    """Ranges of the past that were read beside it."""
 
     @property
     def open_epochs(self) -> tuple[int, ...]:
@@ -391,7 +394,15 @@ def inspect_checkpoint(location: str, store: Store, directory: Path) -> Inspecti
         supervisor=json_object(store, "supervisor.json") or None,
         schemas=_schemas(store),
         time_indexes=tuple(time_indexes(directory)),
+        backfills=_backfills(store),
     )
+
+
+def _backfills(store: Store) -> tuple[BackfillNote, ...]:
+    try:
+        return tuple(noted_backfills(store))
+    except Corrupt:
+        return ()  # for reading only; the next backfill says what is damaged
 
 
 def _schemas(store: Store) -> tuple[OperatorSchema, ...]:

@@ -313,7 +313,7 @@ def read_at(
     for place in spec.given.places(name, workspace, until) if offers(spec.given, TraceableSpec) else ():
         number = read.number(position_key(name, place.place))
         if number is not None and place.begin <= number < place.end and _is_read_at(place, read, spec):
-            return place, number, number if place.position is None else place.position
+            return place, number, number + place.shift if place.position is None else place.position
     return None
 
 

@@ -26,7 +26,7 @@ from holdfast.plan import laps
 from holdfast.plan.laps import Laps, Waves, side_by_side
 from holdfast.plan.levels.journal import BucketChange, change_from_json, change_to_json
 from holdfast.plan.levels.taps import Samples, Taps, together
-from holdfast.ports import REJECT_COLUMN
+from holdfast.ports import REJECT_COLUMN, RESCUE_COLUMN
 from holdfast.quarantine.mask import GivenRows
 from holdfast.state.bucket_report import BucketReport
 
@@ -41,19 +41,24 @@ Tally = Mapping[str, Mapping[str, int]]
 class Observed:
     """What was counted in one epoch at one source, or at one filter: the rows that arrived, and those rejected.
 
-    Of rejected rows also, for each reason, how many (:mod:`holdfast.connectors.reading.row_batches`).
+    Of rejected rows also, for each reason, how many (:mod:`holdfast.connectors.reading.row_batches`); of those with
+    members that are no column (``_rescued``) how many for each name.
     """
 
     rows: int = 0
     rejects: int = 0
     timestamp_max: int | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)
+    rescued: int = 0
+    members: Mapping[str, int] = field(default_factory=dict)
 
     def plus(self, other: Observed) -> Observed:
         """Return both together."""
         highest = [t for t in (self.timestamp_max, other.timestamp_max) if t is not None]
         reasons = row_batches.added(self.reasons, other.reasons)
-        return Observed(self.rows + other.rows, self.rejects + other.rejects, max(highest, default=None), reasons)
+        members = row_batches.added(self.members, other.members, row_batches.OTHER_MEMBERS)
+        rows, rejects, rescued = self.rows + other.rows, self.rejects + other.rejects, self.rescued + other.rescued
+        return Observed(rows, rejects, max(highest, default=None), reasons, rescued, members)
 
     def since(self, before: Observed) -> Observed:
         """Return what was counted after something, of counts that grow.
@@ -61,11 +66,20 @@ class Observed:
         Examples
         --------
         >>> Observed(9, 3, 7, {"no number": 3}).since(Observed(5, 2, 6, {"no number": 2}))
-        Observed(rows=4, rejects=1, timestamp_max=7, reasons={'no number': 1})
+        Observed(rows=4, rejects=1, timestamp_max=7, reasons={'no number': 1}, rescued=0, members={})
         """
-        left = {reason: count - before.reasons.get(reason, 0) for reason, count in self.reasons.items()}
-        reasons = {reason: count for reason, count in left.items() if count > 0}
-        return Observed(self.rows - before.rows, self.rejects - before.rejects, self.timestamp_max, reasons)
+        reasons, members = _less(self.reasons, before.reasons), _less(self.members, before.members)
+        rows, rejects, rescued = self.rows - before.rows, self.rejects - before.rejects, self.rescued - before.rescued
+        return Observed(rows, rejects, self.timestamp_max, reasons, rescued, members)
+
+    def to_json(self) -> list[Any]:
+        """Return it as it travels."""
+        return [self.rows, self.rejects, self.timestamp_max, self.reasons, self.rescued, self.members]
+
+
+def _less(now: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
+    left = {name: count - before.get(name, 0) for name, count in now.items()}
+    return {name: count for name, count in left.items() if count > 0}
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ class EpochReport:
 
     def to_json(self) -> str:
         """Return it as it travels."""
-        observed = {name: [of.rows, of.rejects, of.timestamp_max, of.reasons] for name, of in self.observed.items()}
+        observed = {name: of.to_json() for name, of in self.observed.items()}
         buckets = {name: of.to_json() for name, of in self.buckets.items()}
         state = [change_to_json(change) for change in self.state]
         outlets = {name: given.to_json() for name, given in self.outlets.items()}
@@ -126,7 +140,7 @@ def united(reports: Iterable[EpochReport]) -> EpochReport:
     >>> one = EpochReport({"in": Observed(3, 0, 7)}, {"sums/0": BucketReport({"late": 1})})
     >>> both = united([one, EpochReport({"in": Observed(2, 1, 5)}, {"sums/1": BucketReport({"late": 2})})])
     >>> both.observed
-    {'in': Observed(rows=5, rejects=1, timestamp_max=7, reasons={})}
+    {'in': Observed(rows=5, rejects=1, timestamp_max=7, reasons={}, rescued=0, members={})}
     >>> {name: of.counts for name, of in both.buckets.items()}
     {'sums/0': {'late': 1}, 'sums/1': {'late': 2}}
     """
@@ -204,7 +218,7 @@ class Counts:
                 reasons = row_batches.counted(pc.struct_field(column.drop_null(), "reason"))
         timestamp = self._timestamps.get(source)
         highest = None if timestamp is None else pc.max(batch.column(timestamp).cast(pa.int64())).as_py()
-        self._note(source, Observed(batch.num_rows, rejects, highest, reasons))
+        self._note(source, Observed(batch.num_rows, rejects, highest, reasons, *_of_rescued(batch)))
 
     def passed(self, name: str, came: int, due: int, left: int, *, drops: bool) -> None:
         """Count the rows that reached an operator, those that are due of it, by its own count, and those that left."""
@@ -233,6 +247,18 @@ class Counts:
         wrong = {name: of for name, of in self.found.items() if not 0 <= of.rejects <= of.rows}
         invariant(not wrong, f"more rows are rejected or dropped than there were: {wrong}.")
         return EpochReport(self.found, buckets or {}, outlets=outlets or {}, tally=self.tally, samples=self.taps.take())
+
+
+def _of_rescued(batch: pa.RecordBatch) -> tuple[int, dict[str, int]]:
+    """Return how many rows have members that are no column, and how many each of them."""
+    if RESCUE_COLUMN not in batch.schema.names:
+        return 0, {}
+    texts = batch.column(RESCUE_COLUMN).drop_null()
+    if not len(texts) or not pa.types.is_string(texts.type):
+        return 0, {}
+    from holdfast.connectors.formats.json_members import names_in  # few epochs have any
+
+    return len(texts), row_batches.limited(names_in(texts, batch.schema.names), row_batches.OTHER_MEMBERS)
 
 
 ABSORBED, DEAD, FILTERED, REJECTED = "absorbed", "dead", "filtered", "rejected"

@@ -100,11 +100,17 @@ def _of_aggregation(spec: Aggregation, before: Columns) -> Columns:
     found = {name.lower(): before[name.lower()] for name in spec.by if name.lower() in before}
     if spec.is_by_time and spec.timestamp is not None and (made_of := _derivation([spec.timestamp], before)):
         found |= {START: made_of, END: made_of}
+    if spec.ranking is not None:
+        order = [term.column for term in spec.ranking.order]
+        of_rows = {
+            name.lower(): _derivation([name, *order], before, Derivation.AGGREGATION) for name in spec.ranking.columns
+        }
+        found |= {name: made_of for name, made_of in of_rows.items() if made_of}
     return {**found, **_of_aggregates(spec.aggregates, before)}
 
 
 def _of_aggregates(aggregates: Iterable[tuple[str, Aggregate]], before: Columns) -> Columns:
-    made = {name.lower(): [] if one.column is None else [one.column] for name, one in aggregates}
+    made = {name.lower(): one.reads for name, one in aggregates}
     found = {name: _derivation(columns, before, Derivation.AGGREGATION) for name, columns in made.items()}
     return {name: made_of for name, made_of in found.items() if made_of}
 

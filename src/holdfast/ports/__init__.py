@@ -62,17 +62,17 @@ from holdfast.ports.sources import (
 
 # isort: off
 from holdfast.values import (
-    HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, Carried, EpochRecord,
-    Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication, PublishedEpoch,
-    Refused, Repair, Reset, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task, WaitingReaders,
-    Withdrawal,
+    HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, RESCUE_COLUMN, Carried,
+    EpochRecord, Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication,
+    PublishedEpoch, Refused, Repair, Reset, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task,
+    WaitingReaders, Withdrawal,
 )  # fmt: skip
 # isort: on
 
 __all__ = [
-    "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "Backlogged",
-    "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content", "Divisible",
-    "Early",
+    "HASH_COLUMN", "NO_LOSSES", "PLACE_COLUMN", "REJECT_COLUMN", "REJECT_SCHEMA", "REJECT_TYPE", "RESCUE_COLUMN",
+    "Backlogged", "Bindable", "Bounded", "Carried", "Clock", "ClockDriven", "Comparable", "Confidential", "Content",
+    "Divisible", "Early",
     "EpochRecord", "Evolving", "ExaminedSpec", "Exhaustible", "Expiring", "ExplainedSpec", "Explaining",
     "Explanation", "FollowedSpec", "Follower", "Guarantee", "Guaranteeing", "Held", "Idempotent", "Inspectable",
     "Lease", "LeasePlace", "LeasedSpec", "LedgerSpec", "LineageSpec", "Loss", "Losses", "MeasuredSpec",

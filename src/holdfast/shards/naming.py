@@ -1,6 +1,8 @@
 """Names and places of shards: shard 0 is the pipeline itself, shard 3 of ``trips`` is ``trips-3`` (design/0048, 2).
 
-Invariant: a user's name has no hyphen, so the name of a shard other than 0 is no user's pipeline.
+And of backfills: ``trips-backfill_3f2a91c0``, below the checkpoint of ``trips`` (design/0056).
+
+Invariant: a user's name has no hyphen, so the name of a shard other than 0, or of a backfill, is no user's pipeline.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ SHARDS_MAX = 1000
 """How many shards a pipeline can have."""
 
 _NUMBERED = re.compile(r"(.+)-([1-9][0-9]*)")
+_OF_BACKFILL = re.compile(r"(.+)-backfill_[0-9a-f]+")
 
 
 def shard_name(pipeline: str, shard: int) -> str:
@@ -56,6 +59,49 @@ def shard_checkpoint(checkpoint: str, shard: int) -> str:
     ('ckpt/trips', 's3://bucket/trips/shards/3')
     """
     return f"{checkpoint.rstrip('/')}/shards/{shard}" if shard else checkpoint
+
+
+def backfill_name(pipeline: str, backfill: str) -> str:
+    """Return the name of a backfill in its checkpoint and in every ledger.
+
+    Parameters
+    ----------
+    pipeline : str
+        The user's name.
+    backfill : str
+        Hexadecimal digits that stand for what it was asked for.
+
+    Examples
+    --------
+    >>> backfill_name("trips", "3f2a91c0")
+    'trips-backfill_3f2a91c0'
+    >>> shard_of(backfill_name("trips", "12345678"))
+    ('trips-backfill_12345678', 0)
+    """
+    return f"{pipeline}-backfill_{backfill}"
+
+
+def user_pipeline(name: str) -> str:
+    """Return the user's pipeline of the name of one, of a shard, or of a backfill.
+
+    Examples
+    --------
+    >>> user_pipeline("trips"), user_pipeline("trips-3"), user_pipeline("trips-backfill_3f2a91c0")
+    ('trips', 'trips', 'trips')
+    """
+    found = _OF_BACKFILL.fullmatch(name)
+    return found[1] if found else shard_of(name)[0]
+
+
+def backfill_checkpoint(checkpoint: str, backfill: str) -> str:
+    """Return where the checkpoint of a backfill lies, given that of the pipeline: a path or an address.
+
+    Examples
+    --------
+    >>> backfill_checkpoint("s3://bucket/trips/", "3f2a91c0")
+    's3://bucket/trips/backfills/3f2a91c0'
+    """
+    return f"{checkpoint.rstrip('/')}/backfills/{backfill}"
 
 
 def sources_place(checkpoint: Path, pipeline: str) -> Path:

@@ -32,6 +32,13 @@ def mark_end(path: str) -> None:
         pass
 
 
+def end_of_range(start: Mapping[str, Any], end_mark: str) -> dict[str, Any]:
+    """Return the end of an epoch without rows that reports the end of a backfill's range, also without state."""
+    if end_mark:
+        mark_end(end_mark)
+    return {**start, "has_ended": True}
+
+
 def mark_of(directory: str, source: str) -> str:
     """Return the path of a source's mark, in the directory of marks."""
     return os.path.join(directory, f"{source}.ended")

@@ -34,17 +34,17 @@ from holdfast.checkpoint.directory_header import read_origin
 from holdfast.checkpoint.replay_floor import held_by_all, read_floor, read_named_floor
 from holdfast.checkpoint.spark_log import MARKS, has_more, plain
 from holdfast.checkpoint.targets import read_targets
-from holdfast.connectors.reading.bounds import MarkedSource, MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSource, schema_of_rows
 from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
+from holdfast.ports import Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
-from holdfast.spark.controls import ControlSpec, mark_end
+from holdfast.spark.controls import ControlSpec, end_of_range, mark_end
 from holdfast.spark.wishes import taps_here
 from holdfast.steer.holding import SourceHolding
 
@@ -101,6 +101,9 @@ class Reading:
     targets_file : str
         The positions at which epochs end, of a run that follows another one (:mod:`holdfast.checkpoint.targets`): it
         reads no further, and the source's rows are not its to let go.  Empty: it goes as far as there are rows.
+    is_backfill : bool
+        Whether it is a range of the past, read beside the pipeline: its rows are not its to let go, and where nothing
+        of it is left an epoch without rows reports the end of the source, once and for all (design/0056).
     """
 
     spec: SourceSpec
@@ -121,6 +124,7 @@ class Reading:
     held_file: str = ""
     passed_mark: str = ""
     targets_file: str = ""
+    is_backfill: bool = False
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -138,15 +142,6 @@ class Reading:
         return reading
 
 
-def read_schema(spec: SourceSpec, *, with_bounds: bool = False) -> StructType:
-    """Return the Spark schema that a source is read with: its own, with the marks of bound rows and of rejects."""
-    schema = spec.given.schema if with_bounds and isinstance(spec, MarkedSpec) else spec.schema
-    if spec.rejects:
-        nullable = [field.with_nullable(True) for field in schema]
-        schema = pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
-    return private.spark_schema(schema)
-
-
 class HoldfastDataSource(DataSource):  # type: ignore[misc]
     """The data source ``holdfast``: option ``reading`` holds a :class:`Reading`."""
 
@@ -160,7 +155,7 @@ class HoldfastDataSource(DataSource):  # type: ignore[misc]
         reading = Reading.from_option(self.options["reading"])
         if reading.packing is not None:
             return private.spark_schema(SCHEMA)
-        return read_schema(reading.spec, with_bounds=reading.with_bounds)
+        return private.spark_schema(schema_of_rows(reading.spec, with_bounds=reading.with_bounds))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader for a stream."""
@@ -241,6 +236,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             return start
         if self.reading.targets_file:
             return self._followed(start)
+        if self.reading.is_backfill and start.get("has_ended"):
+            return start  # also where rows of the range have come since
         if not self.holding.lets_pass(is_bounded=self.bounded):
             return self._end_while_paused(start)
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
@@ -251,6 +248,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if dict(until) == start["positions"]:
             if self.reading.passed_mark and has_passed(self.source, until):
                 Path(self.reading.passed_mark).touch()
+            if self.reading.is_backfill and self.bounded:
+                return end_of_range(start, self.reading.end_mark)
             silent = {} if self.bounded else self._silence(start, until, known)
             return self._without_rows(start) if not silent else {**start, **silent}
         self.holding.took(self.source, start["positions"], until)
@@ -279,7 +278,7 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     @crossing()
     def commit(self, end: dict[str, Any]) -> None:
-        if self.reading.targets_file:
+        if self.reading.targets_file or self.reading.is_backfill:
             return
         if not self.reading.floor_file:
             self._commit_unnamed(end["positions"])

@@ -171,6 +171,9 @@ class EpochLoop:
         self.source_rejects: dict[str, int] = {}
         self.source_reasons: dict[str, dict[str, int]] = {}
         """Source -> how many of its rows were rejected for which reason."""
+        self.source_rescued: dict[str, int] = {}
+        self.source_members: dict[str, dict[str, int]] = {}
+        """Source -> how many of its rows have which member that is no column."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch; called by Spark with the rows of its micro-batch."""
@@ -403,6 +406,10 @@ class EpochLoop:
             if counted.reasons:
                 before = self.source_reasons.get(source, {})
                 self.source_reasons = {**self.source_reasons, source: row_batches.added(before, counted.reasons)}
+            if counted.rescued:
+                self.source_rescued[source] = self.source_rescued.get(source, 0) + counted.rescued
+                had = self.source_members.get(source, {})
+                self.source_members[source] = row_batches.added(had, counted.members, row_batches.OTHER_MEMBERS)
         self.last_positions = end
 
     def _recent_ends(self, start: Positions, ended: EpochEnd) -> str:

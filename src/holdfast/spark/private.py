@@ -376,10 +376,30 @@ def identity_of(column: Any) -> int:
 # --- a query that runs ------------------------------------------------------------------------------------------------
 
 
-def observed_metrics(query: StreamingQuery, name: str) -> tuple[list[int | None], list[tuple[str, int]]] | None:
-    """Return what a query has observed under a name in the batch that is at work; None where it has not (yet).
+@dataclass(frozen=True)
+class ObservedMetrics:
+    """Metrics that a query has observed under one name.
 
-    Numbers first; a fourth metric is a list of texts with the count of each, nulls left out.
+    Parameters
+    ----------
+    values : mapping of str to Any
+        Name of a metric -> its number, or a list of texts with the count of each, nulls left out.
+    """
+
+    values: Mapping[str, Any]
+
+    def number(self, name: str) -> int | None:
+        """Return a number; None where it is null, or there is none."""
+        value = self.values.get(name)
+        return None if value is None else int(value)
+
+    def pairs(self, name: str) -> list[tuple[str, int]]:
+        """Return a list of texts and counts; an empty one where it is null, or there is none."""
+        return list(self.values.get(name) or ())
+
+
+def observed_metrics(query: StreamingQuery, name: str) -> ObservedMetrics | None:
+    """Return what a query has observed under a name in the batch that is at work; None where it has not (yet).
 
     Seen in 4.3: ``StreamingQuery._jsq`` and ``lastExecution().observedMetrics()``.  ``lastProgress`` is public, and
     includes a batch only after ``foreachBatch`` has returned from it.  If it changes: observe each batch anew.
@@ -388,12 +408,16 @@ def observed_metrics(query: StreamingQuery, name: str) -> tuple[list[int | None]
     if not row.isDefined():
         return None
     values = row.get()
-    numbers = [None if values.isNullAt(at) else values.getLong(at) for at in range(3)]
-    if values.size() == 3 or values.isNullAt(3):
-        return numbers, []
-    rows = values.getSeq(3)
-    pairs = [rows.apply(at) for at in range(rows.size())]
-    return numbers, [(row.getString(0), row.getLong(1)) for row in pairs if not row.isNullAt(0)]
+    names = [str(each) for each in values.schema().fieldNames()]
+    return ObservedMetrics({name: _metric(values, at) for at, name in enumerate(names) if not values.isNullAt(at)})
+
+
+def _metric(values: Any, at: int) -> int | list[tuple[str, int]]:
+    if values.schema().apply(at).dataType().typeName() == "long":
+        return int(values.getLong(at))
+    rows = values.getSeq(at)
+    pairs = [rows.apply(each) for each in range(rows.size())]
+    return [(row.getString(0), row.getLong(1)) for row in pairs if not row.isNullAt(0)]
 
 
 def waits_for_rows(status: Mapping[str, Any]) -> bool:

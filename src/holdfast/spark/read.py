@@ -20,7 +20,7 @@ from holdfast.checkpoint.spark_log import plain
 from holdfast.checkpoint.targets import FILE_NAME as TARGETS
 from holdfast.commit.paced import HELD_KEY
 from holdfast.connectors.reading import row_batches
-from holdfast.connectors.reading.bounds import MarkedSpec
+from holdfast.connectors.reading.bounds import MarkedSpec, schema_of_rows
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.keyed import hold_to_key
 from holdfast.connectors.reading.until import passed_mark, up_to
@@ -29,13 +29,13 @@ from holdfast.graph.nodes import Node
 from holdfast.operators.expect import Expectation
 from holdfast.plan.counts import Observed
 from holdfast.plan.levels.packing import Packing
-from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
+from holdfast.ports import REJECT_COLUMN, RESCUE_COLUMN, Source, SourceSpec
 from holdfast.positions import Positions, SourcePositions
 from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
 from holdfast.spark import apply, private
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
-from holdfast.spark.datasource import FORMAT, Reading, read_schema
+from holdfast.spark.datasource import FORMAT, Reading
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class SourceReader:
     notes_silence: bool = False
     has_paces: bool = False
     follows: bool = False
+    is_backfill: bool = False
     keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
@@ -124,7 +125,7 @@ class SourceReader:
             for key, value in spec.options.items():
                 stream = stream.option(key, value)
             if spec.schema is not None and len(spec.schema):
-                stream = stream.schema(read_schema(spec))
+                stream = stream.schema(private.spark_schema(schema_of_rows(spec)))
             return watched(stream.format(spec.format).load(), node)
         workspace = self.workspace(node)
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
@@ -147,6 +148,7 @@ class SourceReader:
             str(self.directory / HELD_KEY) if self.has_paces else "",
             "" if self.until is None else passed_mark(self.stop_file, node.name),
             str(self.directory / TARGETS) if self.follows else "",
+            self.is_backfill,
         )
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
@@ -162,12 +164,16 @@ def _end_of(source: Source, start: SourcePositions) -> SourcePositions:
 
 
 def is_watched(node: Node) -> bool:
-    """Return whether Spark must count at a source: it declares a timestamp, or has rejects."""
-    return timestamp_of(node) is not None or node.source_spec.rejects
+    """Return whether Spark must count at a source: it declares a timestamp, has rejects, or a column ``_rescued``."""
+    return timestamp_of(node) is not None or node.source_spec.rejects or _has_rescued(node)
+
+
+def _has_rescued(node: Node) -> bool:
+    return node.columns is not None and RESCUE_COLUMN in node.columns
 
 
 def watched(frame: DataFrame, node: Node) -> DataFrame:
-    """Let Spark count rows, rejects and the highest timestamp as they pass, where they are needed."""
+    """Let Spark count rows, rejects, what is rescued and the highest timestamp as they pass, where they are needed."""
     if not is_watched(node):
         return frame
     column = timestamp_of(node)
@@ -178,7 +184,9 @@ def watched(frame: DataFrame, node: Node) -> DataFrame:
     time = F.lit(None).cast("long") if column is None else _microseconds(frame, column)
     highest = F.max(time if is_bound is None else F.when(~is_bound, time)) if column is not None else time
     counts = [F.count(one).alias("rows"), rejects.alias("rejects"), highest.alias("timestamp_max")]
-    return frame.observe(apply.observation(node.name), *counts, *([_reasons()] if has_rejects else []))
+    counts += [_reasons()] if has_rejects else []
+    counts += _members(frame) if _has_rescued(node) else []
+    return frame.observe(apply.observation(node.name), *counts)
 
 
 def _reasons() -> Column:
@@ -188,6 +196,20 @@ def _reasons() -> Column:
         reason = F.regexp_replace(reason, pattern, instead)
     # One more than are kept: rows that are no rejects count as null.
     return F.call_function("approx_top_k", reason, F.lit(row_batches.KINDS_MAX + 1), F.lit(1000)).alias("reasons")
+
+
+_BETWEEN_NAMES = "\x1f"
+
+
+def _members(frame: DataFrame) -> list[Column]:
+    """Return how many rows have something rescued, and the count of rows by what it is of: its names together."""
+    text, beside = F.col(RESCUE_COLUMN), [name for name in frame.columns if name != REJECT_COLUMN]
+    names = F.transform(
+        F.json_object_keys(text), lambda name: F.when(name.isin(beside), F.concat(name, F.lit(".*"))).otherwise(name)
+    )
+    kind = F.array_join(F.array_sort(names), _BETWEEN_NAMES)
+    kinds = F.call_function("approx_top_k", kind, F.lit(row_batches.KINDS_MAX + 1), F.lit(1000))
+    return [F.count(text).alias("rescued"), kinds.alias("members")]
 
 
 def _microseconds(frame: DataFrame, column: str) -> Any:
@@ -206,8 +228,10 @@ def counts_of(query: StreamingQuery, nodes: Sequence[Node]) -> dict[str, Observe
     for name in [node.name for node in nodes if node.kind == Expectation.kind or (node.is_source and is_watched(node))]:
         counted = private.observed_metrics(query, apply.observation(name))
         if counted is not None:
-            (rows, rejects, highest), reasons = counted
-            found[name] = Observed(rows or 0, rejects or 0, highest, _all_reasons(reasons, rejects or 0))
+            rows, rejects = counted.number("rows") or 0, counted.number("rejects") or 0
+            reasons = _all_reasons(counted.pairs("reasons"), rejects)
+            rescued, members = counted.number("rescued") or 0, _each_name(counted.pairs("members"))
+            found[name] = Observed(rows, rejects, counted.number("timestamp_max"), reasons, rescued, members)
     return found
 
 
@@ -215,6 +239,18 @@ def _all_reasons(reasons: Sequence[tuple[str, int]], rejects: int) -> dict[str, 
     """Return counts by reason, the rows of reasons that were left out among them."""
     rest = rejects - sum(count for _, count in reasons)
     return row_batches.limited([*reasons, *([(row_batches.OTHERS, rest)] if rest else [])])
+
+
+def _each_name(kinds: Sequence[tuple[str, int]]) -> dict[str, int]:
+    r"""Return how many rows have each member, of counts by all that they have.
+
+    Examples
+    --------
+    >>> _each_name([("tip", 3), ("tip\x1fvip", 2)])
+    {'tip': 5, 'vip': 2}
+    """
+    each = ((name, count) for kind, count in kinds for name in kind.split(_BETWEEN_NAMES))
+    return row_batches.limited(each, row_batches.OTHER_MEMBERS)
 
 
 def timestamp_of(node: Node) -> str | None:

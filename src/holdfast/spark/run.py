@@ -237,6 +237,10 @@ class Run:
         """Return the current status."""
         return self._sight.status(self._state, self._error, self._query)
 
+    def time_reached(self) -> int | None:
+        """Return the time of the newest rows that every sink holds, its pts; None where no sink knows it yet."""
+        return self._sight.time_reached()
+
     def pictures(self) -> list[Status]:
         """Return the current status alone; a run in shards has one more for each of them."""
         return [self.status()]

@@ -140,6 +140,12 @@ class Sight:
         )
         return with_health(shown)
 
+    def time_reached(self) -> int | None:
+        """Return the time of the newest rows that every sink holds, its pts; None where one of them knows none."""
+        times = [held.pts for held in self.coordinator.holdings.values()]
+        known = [pts for pts in times if pts is not None]
+        return min(known) if known and len(known) == len(times) else None
+
     def time_use(self, query: StreamingQuery) -> TimeUse | None:
         """Return where the time of the last epochs went; None before there was one."""
         try:
@@ -215,12 +221,17 @@ class Sight:
             lag=lag,
             rows=self.loop.source_rows.get(node.name, 0),
             rejects=self.loop.source_rejects.get(node.name, 0),
-            reasons={"rejects": reasons} if (reasons := self.loop.source_reasons.get(node.name)) else {},
+            reasons=self._reasons(node.name),
+            rescued=self.loop.source_rescued.get(node.name, 0),
             lag_s=self._lag_s(node.name, positions, seen),
             bound_us=_bound_us(node, positions),
             is_paused=self.controls.is_paused(node.name),
             limit_rows_per_s=self.controls.limits.get(node.name),
         )
+
+    def _reasons(self, source: str) -> dict[str, dict[str, int]]:
+        of = {"rejects": self.loop.source_reasons.get(source), "rescued": self.loop.source_members.get(source)}
+        return {what: counts for what, counts in of.items() if counts}
 
     def _stale_s(self, sink: SinkNode) -> float | None:
         """Return the age of the oldest row that was there and that a sink lacks."""

@@ -85,6 +85,8 @@ class StartOptions:
     """Of Spark's scheduler, for the jobs of this run; empty: that of all which have none."""
     on_takeover: Callable[[Mapping[str, Held]], None] | None = None
     """Given what sinks hold, raises where the run may not go on: its segments are other shards' by now."""
+    is_backfill: bool = False
+    """Whether sources are read for a range of the past, beside the pipeline (design/0056)."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
@@ -284,6 +286,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         has_paces=any(sink.pace is not None for sink in pipeline.sinks),
         until=asked.until,
         follows=asked.follows,
+        is_backfill=asked.is_backfill,
         keys=begin_keys(pipeline, context.directory),
     )
     if asked.is_stateful:

@@ -249,12 +249,17 @@ class Wiring:
             in_spark=self.own.physical.in_spark,
             suspicion=suspicion if self.own.asked.isolates else None,
             requests=RequestReader(context.store, paced) if paced else None,
-            has_passed=self._has_passed if self.own.asked.until is not None else None,
+            has_passed=self._has_passed if self._ends_at_a_time else None,
             sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
             pool=self.own.asked.pool,
             newest=partial(self.own.physical.reader.ends_now, self.own.asked.pipeline.sources),
         )
+
+    @property
+    def _ends_at_a_time(self) -> bool:
+        """Whether the run stops itself at a time; a backfill does when its sources have reported their ends."""
+        return self.own.asked.until is not None and not self.own.asked.is_backfill
 
     def _has_passed(self) -> bool:
         """Return whether every source has passed the time at which this run ends."""

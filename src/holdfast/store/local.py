@@ -15,7 +15,9 @@ from holdfast.errors import Corrupt, InvalidPipeline, invariant
 from holdfast.store import durable, encodings
 
 _ASIDE = ".writing"
-_OURS = frozenset({_ASIDE, ".reading", ".trial", "beginning.json", "control", "dead-letters", "fences"}) | {
+_OURS = frozenset(
+    {_ASIDE, ".reading", ".trial", "backfills", "beginning.json", "control", "dead-letters", "fences"}
+) | {
     *("foreach_batch", "steer"),
     *("generations", "graph", "identity.json", "ledger", "named", "poison", "progress", "rewinds.json", "schemas"),
     *("shards", "sinks", "snapshots", "sources", "sources.json", "spark", "starts", "state", "supervisor.json"),

@@ -70,9 +70,56 @@ def test_more_aggregates_begin_as_over_no_rows() -> None:
     assert read == {"n": [7, 7], **{name: [None, None] for name in EVERY}}
 
 
+def test_an_aggregate_with_another_condition_begins_as_over_no_rows() -> None:
+    few, many = hf.count(where="v < 10"), hf.count(where="v >= 10")
+    for before, after in ((few, many), (hf.count(), few), (few, hf.count())):
+        (old, _), (new, means) = of(total(n=before, m=hf.count())), of(total(n=after, m=hf.count()))
+        assert state_move(old, new, means).tables == {"windows": TableMove(Way.GROWN, "windows")}
+        known = pa.Table.from_pylist(
+            [{name: 7 for name in old.tables["windows"].schema.names if name != "k"} | {"k": "a"}],
+            schema=old.tables["windows"].schema,
+        )
+        grown = means.grown("windows", known, StepTime(1, 1))
+        assert grown is not None
+        assert grown.schema == new.tables["windows"].schema
+        assert grown.drop_columns(["k", "window_start", "window_end"]).to_pylist() == [
+            {name: 7 if name.startswith("m__") else 0 for name in grown.schema.names[3:]}
+        ]
+
+
+def test_a_set_of_values_gets_flags_for_further_counts_and_drops_those_of_earlier_conditions() -> None:
+    few, many = hf.distinct_count("v", where="x < 1"), hf.distinct_count("v", where="x >= 1")
+    (old, _), (new, means) = of(total(a=few, b=few)), of(total(a=many, b=few, c=many))
+    move = state_move(old, new, means)
+    assert move.reasons == ()
+    assert move.tables["v__distinct"] == TableMove(Way.GROWN, "v__distinct")
+    known = pa.Table.from_pylist(
+        [{"k": "a", "window_start": 0, "value": 7, f"a__{few.condition}": True, f"b__{few.condition}": True}],
+        schema=old.tables["v__distinct"].schema,
+    )
+    grown = means.grown("v__distinct", known, StepTime(1, 1))
+    assert grown is not None
+    now = zip("abc", (many, few, many), strict=True)
+    flags = {name: grown.column(f"{name}__{one.condition}").to_pylist() for name, one in now}
+    assert flags == {"a": [False], "b": [True], "c": [False]}
+    (old, _), (new, means) = of(total(a=few, b=few)), of(total(a=few))
+    assert "state table 'v__distinct' was" in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_the_same_condition_keeps_its_state() -> None:
+    (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
+    assert state_move(old, new, means).is_plain
+
+
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
+        (total(**COUNT, m=hf.count(where="v < 10")), total(**COUNT), "state table 'windows' was (k string"),
+        (
+            total(**COUNT, m=hf.collect("v", where="v < 10")),
+            total(**COUNT, m=hf.collect("v", where="v < 9")),
+            "and is not there",
+        ),
         (total(**COUNT, m=hf.sum("v")), total(**COUNT), "state table 'windows' was (k string, window_start int64"),
         (total(m=hf.min("v")), total(m=hf.max("v")), "m__min int64; key k, window_start), and is"),
         (total(**COUNT), hf.reduce(by=["k", "v"], **COUNT), "its key was"),

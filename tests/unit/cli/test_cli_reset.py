@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
+from holdfast.checkpoint.backfills import BackfillNote, note_backfill
 from holdfast.checkpoint.participation import Participation
 from holdfast.cli.app import app
 from holdfast.cli.target import load_target
@@ -215,6 +216,27 @@ def test_it_is_refused_while_a_process_runs_the_pipeline():
     assert f"process {os.getpid()} on this host is alive" in error
     assert held() == {"table": 1, "files": 1}
     assert asked("--yes", "--force")[0] == 0
+    assert held() == {"table": 0, "files": 0}
+
+
+def test_what_backfills_have_written_goes_too_and_their_sinks_are_not_reset_alone():
+    note = BackfillNote("3f2a91c0", 0, 10, ("rides",), ("files", "table"), ("table",), "0 to 10", 0)
+    note_backfill(open_store("ckpt"), note)
+    name = "trips-backfill_3f2a91c0"
+    nodes = {node.name: node for node in load_target("flows.py:pipeline").sinks if node.name in note.sinks}
+    for node in nodes.values():
+        sink = node.spec.connect(node.name, name, ROWS.schema)
+        before = sink.open(RunIdentity(name, 1))
+        sink.publish([Publication(EpochRecord(name, 1, 1, {"rides": {"": 2}}), (Carried(ROWS),))], before)
+        sink.close()
+    code, _, errors = asked("--sink", "table", "--yes")
+    assert code == 2
+    assert "backfill 3f2a91c0 has written to it" in errors
+    code, said, errors = asked("--yes")
+    assert code == 0, errors
+    assert "backfill 3f2a91c0" in said
+    specs: list[Any] = [node.spec for node in nodes.values()]
+    assert [spec.ledger(sink, name) for sink, spec in zip(nodes, specs, strict=True)] == [None, None]
     assert held() == {"table": 0, "files": 0}
 
 

@@ -34,6 +34,8 @@ ALL = {
     "median": aggregates.quantile("x", 0.5),
     "different": aggregates.distinct_count("n"),
     "all": aggregates.collect("n"),
+    "n_of_most": aggregates.max_by("n", "x"),
+    "x_of_least": aggregates.min_by("x", "n"),
 }
 END = ("bound", None, CLOSED)
 

@@ -73,6 +73,8 @@ class Driver:
         Where their workspaces are.
     arrive : callable
         Lets the next thing arrive; returns False when there is none.
+    lets_go : bool
+        Whether sources let go of an epoch as soon as it is published.
     """
 
     streams: Mapping[str, hf.Stream]
@@ -82,6 +84,7 @@ class Driver:
     offsets: list[dict[str, Any]] = field(default_factory=list)
     sink: dict[int, list[Row]] = field(default_factory=dict)
     starts: dict[str, Any] | None = None
+    lets_go: bool = True
 
     @property
     def rows(self) -> list[Row]:
@@ -135,7 +138,7 @@ class Driver:
                     rows += zip(batch.column("id").to_pylist(), _ticks(batch.column("t")), strict=True)
         with self.writes.one():
             self.sink[number] = rows
-        for name, source in sources.items():
+        for name, source in sources.items() if self.lets_go else ():
             source.committed(end[name])
 
 

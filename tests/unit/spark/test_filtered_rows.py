@@ -63,6 +63,24 @@ def test_counts_of_tasks_come_back_as_they_left() -> None:
     assert report.buckets == {"sums/0": said}
 
 
+def test_rows_with_members_that_are_no_column_are_counted_and_the_members_named() -> None:
+    counts = Counts({"rides": None})
+    for texts in ([None, '{"tip":1}'], ['{"tip":null,"vip":true}', '{"id":{"x":1}}'], [None, None]):
+        counts.add("rides", pa.record_batch({"id": [1, 2], "_rescued": pa.array(texts, pa.string())}))
+    (of,) = counts.report().observed.values()
+    assert (of.rows, of.rescued, of.members) == (6, 3, {"tip": 2, "vip": 1, "id.*": 1})
+    assert EpochReport.from_json(counts.report().to_json()) == counts.report()
+
+
+def test_names_are_bounded_and_a_column_of_somebody_else_ends_no_run() -> None:
+    counts = Counts({"rides": None})
+    texts = [f'{{"{n}":1}}' for n in range(30)] + ["no JSON", "[1]"]
+    counts.add("rides", pa.record_batch({"_rescued": texts}))
+    counts.add("rides", pa.record_batch({"_rescued": [1, 2]}))
+    of = counts.found["rides"]
+    assert (of.rows, of.rescued, len(of.members), of.members["other members"]) == (34, 32, 21, 10)
+
+
 @pytest.mark.parametrize("buckets", [1, 3])
 def test_filters_before_and_behind_state_are_counted(buckets: int) -> None:
     before = rows() | hf.filter("t > 2", name="before")

@@ -208,27 +208,6 @@ class JsonParser:
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def ignores_new(on_new_column: str, format: str) -> bool:
-    """Return whether members that are no column are ignored, as ``on_new_column=`` says.
-
-    Raises
-    ------
-    InvalidPipeline
-        If it is neither ``"ignore"`` nor ``"fail"``, or the format has no members.
-    """
-    if on_new_column not in ("ignore", "fail"):
-        raise InvalidPipeline(
-            f"on_new_column={on_new_column!r} is not known.", do='write on_new_column="fail", or leave it out.'
-        )
-    if on_new_column == "fail" and format != "json":
-        raise InvalidPipeline(
-            f'on_new_column="fail" is for format="json", and this is format={format!r}.',
-            why="only members of JSON objects are compared with schema=.",
-            do="leave on_new_column= out.",
-        )
-    return on_new_column == "ignore"
-
-
 def check_types(schema: pa.Schema, argument: str = "schema") -> None:
     """Check that JSON can hold every column.
 

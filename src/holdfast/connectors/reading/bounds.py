@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Source, SourceSpec, Span
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 
 OWN = "__bound__"
 """The column that marks them where the source makes them itself, and not whoever wrote its rows."""
@@ -68,6 +68,15 @@ class MarkedSpec(WrappedSpec):
 def unmarked(spec: SourceSpec) -> SourceSpec:
     """Return the declaration as the source reads: with the column that marks bound rows, where there is one."""
     return spec.given if isinstance(spec, MarkedSpec) else spec
+
+
+def schema_of_rows(spec: SourceSpec, *, with_bounds: bool = False) -> pa.Schema:
+    """Return the columns that a source is read with: its own, with the marks of bound rows and of rejects."""
+    schema = spec.given.schema if with_bounds and isinstance(spec, MarkedSpec) else spec.schema
+    if spec.rejects:
+        nullable = [field.with_nullable(True) for field in schema]
+        return pa.schema([*nullable, pa.field(REJECT_COLUMN, REJECT_TYPE)])
+    return schema
 
 
 class MarkedSource(WrappedSource):

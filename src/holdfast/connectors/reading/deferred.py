@@ -82,6 +82,10 @@ class OwingSource:
         self.column = str(spec.timestamp)
         self.before, self.marker = spec.before, spec.marker
         self._opened: OwingLog | None = None
+        self._looked = 0
+        """Below this entry all were looked at that are there still, of which time they are."""
+        self._reached: int | None = None
+        """The highest time of those."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (OwingSource, (self.source, self.spec, self.segment, self.name, self.workspace))
@@ -140,7 +144,7 @@ class OwingSource:
         if self.before is None:
             return False
         if log.is_new or log.open_piece is not None:
-            return self.has_ended(positions)
+            return self.has_ended(positions) or self._has_reached(at)
         is_before = (log.base is not None and at < log.base) or max(0, at - FIRST) < log.end
         if is_before or self._due() or self._epoch(log.next, bounded=False) > log.next:
             return False
@@ -239,11 +243,37 @@ class OwingSource:
             following = self._epoch(fresh, bounded=bounded, limit=limit)
             learned = [self._learned(entry) for entry in range(fresh, following)]
             entries = [entry for entry, _ in learned]
-            reached = max((bound for _, bound in learned if bound is not None), default=None)
+            reached = _highest(*(bound for _, bound in learned))
+            if entries and (log.is_new or log.open_piece is not None):
+                reached = _highest(reached, self._reached_before(fresh))
         if not entries:
             return False
         self._append(at, ordinal, *self._divided(entries), following, reached)
         return True
+
+    def _has_reached(self, at: int) -> bool:
+        """Return whether all that is there was read, by runs without an end, and a row at or above the time with it."""
+        assert self.before is not None
+        piece = self._log.open_piece
+        if piece is not None and at - FIRST < piece.ordinal:
+            return False
+        entry = at if piece is None else piece.entry_at(at - FIRST)
+        if self._epoch(entry, bounded=False) > entry:
+            return False
+        reached = _highest(self._log.reached, self._reached_before(entry))
+        return reached is not None and reached >= self.before
+
+    def _reached_before(self, entry: int) -> int | None:
+        """Return how far runs without an end have come, by what is still there of what they have read.
+
+        They note nothing; so it is read once more, the newest first, until it reaches the time.
+        """
+        for one in range(entry - 1, max(self._at(self.source.initial()), self._looked) - 1, -1):
+            if self.before is not None and self._reached is not None and self._reached >= self.before:
+                break
+            self._reached = _highest(self._reached, self._learned(one)[1])
+        self._looked = entry
+        return self._reached
 
     def _append(
         self,
@@ -310,6 +340,10 @@ class OwingSource:
             yield first, log.base, None, None
         for piece in log.pieces_between(max(0, first - FIRST), last - FIRST):
             yield piece.entry, piece.entry + (piece.size or 0), piece.since, piece.before
+
+
+def _highest(*times: int | None) -> int | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def _sum(several: Iterable[int | None]) -> int | None:

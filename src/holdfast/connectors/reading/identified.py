@@ -80,11 +80,13 @@ class KnownPlace(NamedTuple):
     segment : str
         The segment of the source's positions.
     position : int, optional
-        The position at which its rows are; None: a row's number is its position.
+        The position at which its rows are; None: a row's number is its position, with ``shift`` added.
     shown : str
         The place, for users.
     since, before : int, optional
         Only its rows of this time are there; the others are at other positions.
+    shift : int
+        What the position of a row is above its number.
     """
 
     place: str
@@ -95,6 +97,7 @@ class KnownPlace(NamedTuple):
     shown: str
     since: int | None = None
     before: int | None = None
+    shift: int = 0
 
 
 @optional(SourceSpec)

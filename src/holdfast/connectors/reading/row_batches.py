@@ -91,8 +91,12 @@ def counted(reasons: pa.Array) -> dict[str, int]:
     return limited(zip(found.field(0).to_pylist(), found.field(1).to_pylist(), strict=True))
 
 
-def limited(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Return the sums of counts by reason, of the first reasons; the others together.
+OTHER_MEMBERS = "other members"
+"""The same of the names of members that are no column."""
+
+
+def limited(counts: Iterable[tuple[str, int]], others: str = OTHERS) -> dict[str, int]:
+    """Return the sums of counts by reason, of the first reasons; the others together, under a name for them.
 
     Examples
     --------
@@ -103,11 +107,11 @@ def limited(counts: Iterable[tuple[str, int]]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for reason, count in counts:
-        name = reason if reason in found or len(found) < KINDS_MAX else OTHERS
+        name = reason if reason in found or len(found) < KINDS_MAX else others
         found[name] = found.get(name, 0) + count
     return found
 
 
-def added(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+def added(one: Mapping[str, int], other: Mapping[str, int], others: str = OTHERS) -> dict[str, int]:
     """Return the sums of two counts by reason."""
-    return limited([*one.items(), *other.items()])
+    return limited([*one.items(), *other.items()], others)

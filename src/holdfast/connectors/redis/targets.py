@@ -13,7 +13,7 @@ from holdfast.connectors.redis.form import Form, is_within
 from holdfast.connectors.redis.ledger import SinkKeys
 from holdfast.connectors.redis.session import RedisSession
 from holdfast.errors import InvalidPipeline
-from holdfast.shards.naming import shard_of
+from holdfast.shards.naming import user_pipeline
 
 TARGETS = "holdfast:targets"
 
@@ -46,7 +46,7 @@ def forget(client: Any, keys: SinkKeys) -> None:
 
 
 def _are_shards(name: str, other: str) -> bool:
-    """Return whether two sinks are one of one pipeline, by shards of it.
+    """Return whether two sinks are one of one pipeline, by shards or backfills of it.
 
     Each has the ids of its own rows, and a key that the pipeline gives up stays noted by shards that start later.
 
@@ -56,7 +56,7 @@ def _are_shards(name: str, other: str) -> bool:
     (True, False, False)
     """
     (pipeline, _, sink), (theirs, _, its) = name.partition("/"), other.partition("/")
-    return sink == its and shard_of(pipeline)[0] == shard_of(theirs)[0]
+    return sink == its and user_pipeline(pipeline) == user_pipeline(theirs)
 
 
 def _check(session: RedisSession, own: str, form: Form, node: str) -> dict[str, str]:

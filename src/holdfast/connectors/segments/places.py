@@ -25,7 +25,7 @@ from holdfast import faults
 from holdfast.connectors.kit.files.own_files import tag_of, visible_paths
 from holdfast.connectors.segments.entries import SegmentsEntry
 from holdfast.errors import InDoubt, InvalidPipeline
-from holdfast.shards.naming import shard_of
+from holdfast.shards.naming import user_pipeline
 from holdfast.store import durable
 from holdfast.types.schema import unite_schemas
 
@@ -75,11 +75,11 @@ class Places:
         return [self.path(path) for path in paths if ours.fullmatch(os.path.basename(path))]
 
     def tags_of_shards(self) -> set[str]:
-        """Return what the names of the files have that the pipeline's other shards seal here."""
+        """Return what the names of the files have that the pipeline's other shards, and its backfills, seal here."""
         with durable.explained(f"reading {self.directory}"):
             names = os.listdir(os.path.join(self.directory, OWN_DIRECTORY))
-        pipeline, _ = shard_of(self._pipeline)
-        others = (name for name in names if shard_of(name)[0] == pipeline and name != self._pipeline)
+        pipeline = user_pipeline(self._pipeline)
+        others = (name for name in names if user_pipeline(name) == pipeline and name != self._pipeline)
         return {tag_of(name, self._sink) for name in others}
 
     def path(self, relative: str) -> str:

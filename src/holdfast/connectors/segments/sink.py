@@ -403,7 +403,7 @@ class SegmentsSink(LogSink[SegmentsEntry, _Cut]):
     def _check_past(self, partition_by: tuple[str, ...]) -> None:
         """Compare columns and layout with what is there: with the manifest, or where there is none, with the files.
 
-        Files of the pipeline's other shards are as earlier ones of its own: the columns may have changed since.
+        Files of the pipeline's other shards and backfills are as its own earlier ones: columns may have changed since.
         """
         with durable.explained(f"reading the manifest of sink {self.name!r}"):
             holdings = self._manifest.holdings()

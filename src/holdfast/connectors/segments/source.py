@@ -6,62 +6,39 @@ which the source keeps as links of its own, because the sink removes them when t
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from holdfast.connectors.reading.rounds import SourceInRounds
+from holdfast.connectors.reading.rounds_log import RoundsLog, entry_position, own_positions
+from holdfast.connectors.reading.rounds_log import obstacle as rounds_obstacle
 from holdfast.connectors.segments import dataset
 from holdfast.connectors.segments.journal import PiecesReader
-from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.connectors.segments.version import (
+    UNPARTITIONED,
+    FileOfVersion,
+    Wanted,
+    fix_version,
+    growing_of,
+    read_version,
+)
+from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import building
 from holdfast.graph.nodes import Stream, stream_from
 from holdfast.limits import EpochRoom, ReadLimit
-from holdfast.ports import Span
+from holdfast.ports import Source, Span
 from holdfast.positions import ALL_SEGMENTS, SegmentSet, SourcePositions
 from holdfast.store import durable, sealed
-from holdfast.store.time_ranges import TimeRange, of_groups, united
 from holdfast.types.schema import to_arrow
 
 SEGMENT = "files"
 """The only segment of one that is not divided; of one that is: up to where it was read before."""
-UNPARTITIONED = "."
-"""The segment of rows that are in no partition."""
-_CONTENT = "content"
-_ATTEMPTS = 20
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file of the version: sealed (with its partition), or of the journal (with what is sealed of it)."""
-
-    path: str
-    size_bytes: int
-    row_count: int | None
-    partition: str | None
-    sealed: tuple[str, ...] = ()
-    lowest: int | None = None
-    """A time that no row of it is below, where rows have times and it is known."""
-    growing: tuple[str, ...] = ()
-    """Of the journal: the partitions of its rows that are not sealed."""
-
-    @property
-    def name(self) -> str:
-        """What distinguishes it."""
-        return self.path
-
-    @property
-    def partitions(self) -> Sequence[str]:
-        """Those that it has rows of, as segments."""
-        names = self.growing if self.partition is None else (self.partition,)
-        return [name or UNPARTITIONED for name in names]
 
 
 @dataclass(frozen=True)
@@ -79,6 +56,8 @@ class SegmentsSourceSpec:
     """Whether each partition has a position of its own; no argument of users."""
     reads: SegmentSet = ALL_SEGMENTS
     """The partitions that are read; no argument of users."""
+    before: int | None = None
+    """No row at or above this time is wanted yet, microseconds or ticks; no argument of users."""
     parts: ClassVar[int] = 0
     kind: str = field(default="segments", init=False)
     rejects: bool = field(default=False, init=False)
@@ -104,14 +83,14 @@ class SegmentsSourceSpec:
         """Return the partitions of the version that is read; while it is not fixed, of the newest one."""
         if not self.is_divided:
             return [SEGMENT]
-        files = _noted(workspace)
+        files = read_version(workspace)
         if files is not None:
             found = {each for file in files for each in file.partitions}
         else:
             now = dataset.content(self.path)
             names = {segment.partition for segment in now.sealed}
             for file in now.growing if self.growing else ():
-                names |= {*_growing_of(file.path)} - file.sealed
+                names |= {*growing_of(file.path)} - file.sealed
             found = {name or UNPARTITIONED for name in names}
         return sorted(each for each in found if each in self.reads)
 
@@ -127,9 +106,16 @@ class SegmentsSourceSpec:
         """Return the source without sealed files of which every row is before a time."""
         return replace(self, since=at_us)
 
-    def open(self, name: str, workspace: str) -> SegmentsSource:
+    def up_to(self, before: int, marker: str | None) -> SegmentsSourceSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before)
+
+    def open(self, name: str, workspace: str) -> Source:
         """Return the source; what it reads is fixed when it is first asked for positions."""
-        return SegmentsSource(self, name, workspace)
+        source = SegmentsSource(self, name, workspace)
+        if self.timestamp is None:
+            return source
+        return SourceInRounds(source, self, name, workspace, SEGMENT if self.is_divided else "")
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -137,19 +123,25 @@ class SegmentsSourceSpec:
         """Return whether the list of files is lost: without it a position names no file."""
         if lost := sealed.obstacle(workspace):
             return lost
-        wanted, known = max(map(int, {**positions, **(until or {})}.values()), default=0), len(_noted(workspace) or ())
-        return f"its list of files has {known}, and {wanted} is wanted." if wanted > known else ""
+        log = RoundsLog(workspace, SEGMENT if self.is_divided else "")
+        wanted = {**positions, **(until or {})}
+        if lost := rounds_obstacle(log, wanted):
+            return lost
+        highest, known = max(own_positions(wanted).values(), default=0), len(read_version(workspace) or ())
+        return f"its list of files has {known}, and {highest} is wanted." if highest > known else ""
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
-        """Return the end of the list."""
-        files = _noted(workspace) or ()
-        return {SEGMENT: len(files), **(self.ends(files) if self.is_divided else {})}
+        """Return the end of the list, in the last round."""
+        files = read_version(workspace) or ()
+        log = RoundsLog(workspace, SEGMENT if self.is_divided else "")
+        ends = {SEGMENT: len(files), **(self.ends(files) if self.is_divided else {})}
+        return {segment: entry_position(log.latest(segment).number, end) for segment, end in ends.items()}
 
-    def segments_of(self, file: _File) -> Sequence[str]:
+    def segments_of(self, file: FileOfVersion) -> Sequence[str]:
         """Return the segments that a file has rows of, of those that are read."""
         return [each for each in file.partitions if each in self.reads] if self.is_divided else [SEGMENT]
 
-    def ends(self, files: Sequence[_File]) -> dict[str, int]:
+    def ends(self, files: Sequence[FileOfVersion]) -> dict[str, int]:
         """Return the position after the last file of each segment."""
         return {segment: at for at, file in enumerate(files, start=1) for segment in self.segments_of(file)}
 
@@ -167,7 +159,8 @@ class SegmentsSource:
         self.spec = spec
         self.name = name
         self.workspace = workspace
-        self._files: Sequence[_File] | None = None
+        self._files: Sequence[FileOfVersion] | None = None
+        self._most: Mapping[str, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (SegmentsSource, (self.spec, self.name, self.workspace))
@@ -178,9 +171,9 @@ class SegmentsSource:
 
     def latest(self, start: SourcePositions, *, bounded: bool, limit: ReadLimit | None = None) -> SourcePositions:
         """End of the next epoch: all files, or as many as an epoch may have."""
-        found, files = dict(start), self._fixed()
+        found, files = dict(start), self._version()
         room = EpochRoom(self.spec.max_files_per_epoch, None, limit)
-        for at, segments in self._files_after(start):
+        for at, segments in self._files_after(start, self._most):
             if not room.fits(files[at]):
                 break
             room.take(files[at])
@@ -197,17 +190,44 @@ class SegmentsSource:
 
     def bound_after(self, positions: SourcePositions, disorder: int) -> int | None:
         """Return the time below which no row follows positions: the lowest of the files that are left."""
-        files = self._fixed()
+        files = self._version()
         lowest = [files[at].lowest for at, _ in self._files_after(positions)]
         known = [low for low in lowest if low is not None]
         return min(known) if known and len(known) == len(lowest) else None
+
+    def low_of(self, segment: str, start: SourcePositions) -> int:
+        """Return which file is read next of a segment."""
+        return _low(start, segment)
+
+    def ends_up_to(self, before: int) -> Mapping[str, int]:
+        """Return where files begin of which every row is at or above a time: they are in the order of their times."""
+        files = self._version()
+        last = max((at for at, file in enumerate(files, 1) if file.lowest is None or file.lowest < before), default=0)
+        return self.spec.ends(files[:last]) if self.spec.is_divided else {SEGMENT: last}
+
+    def limits(self, starts: Mapping[str, int], before: int) -> Mapping[str, Sequence[tuple[int, bool]]]:
+        """Return which files may have rows at or above a time: by their highest one."""
+        may = [file.highest is None or file.highest >= before for file in self._version()]
+        found: dict[str, list[tuple[int, bool]]] = {}
+        for segment, start in starts.items():
+            of = found.setdefault(segment, [(start, False)])
+            of += [(at, may[at]) for at in range(start, len(may)) if may[at] != (at > start and may[at - 1])]
+        return found
+
+    def hold_to(self, ends: Mapping[str, int]) -> None:
+        """Plan no file from now on that is at or after the end of its segment."""
+        self._most = ends
+
+    def most_entries(self, count: int, size: Callable[[], int | None], limit: ReadLimit | None) -> int | None:
+        """Return how many of so many files an epoch takes."""
+        return self.spec.max_files_per_epoch if limit is None else 1
 
     def freeze(self) -> None:
         """Do nothing: the version never grows."""
 
     def newest(self) -> SourcePositions | None:
         """Position after the last file."""
-        return self.spec.ends(self._fixed()) if self.spec.is_divided else {SEGMENT: len(self._fixed())}
+        return self.spec.ends(self._version()) if self.spec.is_divided else {SEGMENT: len(self._version())}
 
     def size_between(self, start: SourcePositions, end: SourcePositions) -> int | None:
         """Bytes of the files between two positions."""
@@ -222,7 +242,7 @@ class SegmentsSource:
         """Divide the files into spans of about equal size, in their order."""
         files = self._between(start, end)
         share = sum(file.size_bytes for file in files) / max(1, parallelism)
-        groups: list[list[_File]] = []
+        groups: list[list[FileOfVersion]] = []
         size = 0.0
         for file in files:
             if not groups or size >= share:
@@ -266,7 +286,7 @@ class SegmentsSource:
         if self.spec.reads.is_all:
             shutil.rmtree(links, ignore_errors=True)
             return
-        for file in self._fixed():
+        for file in self._version():
             is_link = os.path.dirname(file.path) == links  # else it is the sink's own file, which could not be linked
             if is_link and file.partition is not None and self.spec.segments_of(file):
                 with suppress(FileNotFoundError):
@@ -276,7 +296,7 @@ class SegmentsSource:
         self, start: SourcePositions, end: SourcePositions | None = None
     ) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield the files after positions, up to others: which one it is, and the segments that are read of it."""
-        for at, file in enumerate(self._fixed()):
+        for at, file in enumerate(self._version()):
             segments = [
                 each
                 for each in self.spec.segments_of(file)
@@ -285,117 +305,25 @@ class SegmentsSource:
             if segments:
                 yield at, segments
 
-    def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[_File]:
-        return [self._read_of(self._fixed()[at], segments) for at, segments in self._files_after(start, end)]
+    def _between(self, start: SourcePositions, end: SourcePositions) -> Sequence[FileOfVersion]:
+        return [self._read_of(self._version()[at], segments) for at, segments in self._files_after(start, end)]
 
-    def _read_of(self, file: _File, segments: Sequence[str]) -> _File:
+    def _read_of(self, file: FileOfVersion, segments: Sequence[str]) -> FileOfVersion:
         """Return a file as it is read: of one of the journal only the rows of some partitions."""
         if not self.spec.is_divided or file.partition is not None or len(segments) == len(file.growing):
             return file
         others = (each for each in file.growing if (each or UNPARTITIONED) not in segments)
         return replace(file, row_count=None, sealed=(*file.sealed, *others))
 
-    def _fixed(self) -> Sequence[_File]:
+    def _version(self) -> Sequence[FileOfVersion]:
         """Return the files of the version, which is fixed by the first call of the first process."""
         if self._files is None:
-            self._files = _noted(self.workspace)
+            self._files = read_version(self.workspace)
         if self._files is None:
-            sealed.prepare(self.workspace)
-            for attempt in range(_ATTEMPTS):
-                try:
-                    self._note(self._found())
-                    break
-                except FileNotFoundError as error:
-                    if attempt == _ATTEMPTS - 1:
-                        raise Unavailable(
-                            f"The journal of {self.spec.path} changes faster than it can be linked.",
-                            why=f"{error.filename} was removed.",
-                            do="start again.",
-                            participant=self.name,
-                        ) from error
-            self._files = _noted(self.workspace) or ()
+            spec = self.spec
+            wanted = Wanted(spec.path, spec.schema, spec.timestamp, spec.growing, spec.since)
+            self._files = fix_version(wanted, self.name, self.workspace)
         return self._files
-
-    def _found(self) -> list[_File]:
-        """Return the files of the newest version, each linked: the sink may remove it before it is read."""
-        found = dataset.content(self.spec.path)
-        links = os.path.join(self.workspace, "files")
-        durable.make_directory(links)
-        files = []
-        for segment in found.sealed:
-            path = _link(dataset.place_of(found.directory, segment), links, is_copied=False)
-            times = self._times_of(path)
-            if times is not None and self.spec.since is not None and times.high < self.spec.since:
-                continue
-            lowest = None if times is None else times.low
-            files.append(_File(path, segment.size_bytes, segment.row_count, segment.partition, lowest=lowest))
-        for file in found.growing if self.spec.growing else ():
-            path = _link(file.path, links, is_copied=True)
-            count = None if file.sealed else file.row_count
-            left = tuple(each for each in _growing_of(path) if each not in file.sealed)
-            growing = _File(path, file.size_bytes, count, None, tuple(sorted(file.sealed)), growing=left)
-            files.append(replace(growing, lowest=self._lowest_of(growing)))
-        durable.sync_directory(links)
-        # In the order of time, as far as files have one: the bound that holds after each rises soonest so.
-        return sorted(files, key=lambda file: (file.lowest is not None, file.lowest or 0))
-
-    def _times_of(self, path: str) -> TimeRange | None:
-        """Return the range of the timestamps of a sealed file, by its statistics; None where it is not known."""
-        column = self.spec.timestamp
-        if column is None:
-            return None
-        try:
-            with pq.ParquetFile(path) as file:
-                return united(range_ for _, _, range_ in of_groups(file, self.spec.schema.field(column)))
-        except pa.ArrowException:
-            return None  # who reads it says what is wrong
-
-    def _lowest_of(self, growing: _File) -> int | None:
-        """Return the lowest timestamp of a file of the journal: it has no statistics, and few rows."""
-        column = self.spec.timestamp
-        if column is None:
-            return None
-        rows = dataset.growing_rows(PiecesReader(growing.path), frozenset(growing.sealed), self.spec.schema, {})
-        lows = [pc.min(batch.column(column)).cast(pa.int64()).as_py() for batch in rows]
-        return min((low for low in lows if low is not None), default=None)
-
-    def _note(self, files: Sequence[_File]) -> None:
-        body = [
-            [file.path, file.size_bytes, file.row_count, file.partition, list(file.sealed), file.lowest, file.growing]
-            for file in files
-        ]
-        sealed.put_if_absent(os.path.join(self.workspace, _CONTENT), json.dumps(body).encode())
-
-
-def _link(path: str, directory: str, *, is_copied: bool) -> str:
-    """Return a link to a file; on another file system a copy, or the file itself."""
-    link = os.path.join(directory, os.path.basename(path))
-    try:
-        os.link(path, link)
-    except FileExistsError:
-        return link
-    except FileNotFoundError:
-        raise
-    except OSError:
-        if not is_copied:
-            return path
-        shutil.copyfile(path, link)
-    return link
-
-
-def _noted(workspace: str) -> list[_File] | None:
-    data = sealed.read_sealed(os.path.join(workspace, _CONTENT))
-    if data is None:
-        return None
-    return [
-        _File(path, size, rows, partition, tuple(of), lowest, tuple(more[0]) if more else ())
-        for path, size, rows, partition, of, lowest, *more in json.loads(data)
-    ]
-
-
-def _growing_of(path: str) -> list[str]:
-    """Return the partitions that a file of the journal has rows of."""
-    return sorted({str(each) for each in PiecesReader(path).index["partition"].to_pylist()})
 
 
 def _low(start: SourcePositions, segment: str) -> int:

@@ -280,6 +280,14 @@ def accumulate(
                     why=f"there are running forms of {', '.join(_KINDS)}.",
                     do=f"write for instance {_RIGHT}; hf.reduce(...) takes every aggregate, once per epoch.",
                 )
+            if one.where is not None:
+                raise InvalidPipeline(
+                    f"{output}=hf.{one.kind}(...) has where={one.where!r}.",
+                    why="running values are of all rows: every row leaves with them.",
+                    do="make a column that is null elsewhere: "
+                    f'stream | hf.select("*", x="CASE WHEN {one.where} THEN {one.column or 1} END") '
+                    f'| hf.accumulate(..., {output}=hf.{one.kind}("x"))',
+                )
         if not aggregates:
             raise InvalidPipeline("it computes nothing.", why="no aggregate is given.", do=f"write {_RIGHT}")
         past = past_of(renamed_from, migrate, kind=Accumulate.kind, built_at=built_at)

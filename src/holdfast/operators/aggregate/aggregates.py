@@ -2,12 +2,13 @@
 
 All are frozen values; :mod:`holdfast.operators.aggregate.parts` computes them.  Nulls are treated as in SQL: every
 aggregate of a column skips them, and returns null where nothing is left (counts return 0); ``first`` and ``last`` use
-them unless set otherwise.
+them unless set otherwise.  With ``where=`` an aggregate is over the rows for which a condition is true.
 Each result is a function of the rows alone: how they were divided into epochs has no effect.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -18,6 +19,7 @@ from holdfast.graph.building import a_type
 
 KINDS = (
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
+    "max_by", "min_by",
 )  # fmt: skip
 
 
@@ -41,6 +43,10 @@ class Aggregate:
         For ``quantiles``: relative error of a value.
     is_single : bool
         For ``quantiles``: one value and not a list.
+    where : str, optional
+        A condition: the aggregate is over the rows for which it is true.
+    order : str, optional
+        For ``max_by`` and ``min_by``: the column whose highest or lowest value decides.
     """
 
     kind: str
@@ -50,6 +56,23 @@ class Aggregate:
     ranks: tuple[float, ...] = ()
     error: float = 0.0
     is_single: bool = False
+    where: str | None = None
+    order: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the values that it is over."""
+        return tuple(name for name in (self.column, self.order) if name is not None)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every column that it reads; with that of its condition."""
+        return self.columns if self.condition is None else (*self.columns, self.condition)
+
+    @property
+    def condition(self) -> str | None:
+        """Name of the Boolean column that holds ``where``; None where there is none."""
+        return None if self.where is None else f"where_{hashlib.sha256(self.where.encode()).hexdigest()[:8]}"
 
     def arguments(self) -> dict[str, Any]:
         """Return kind, column and what differs from the default, for display and fingerprint."""
@@ -57,18 +80,26 @@ class Aggregate:
         return given | ({"ranks": list(self.ranks)} if self.ranks else {})
 
 
-def count(column: str | None = None) -> Aggregate:
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     """Number of rows, or of values that are not null in ``column``.  BIGINT.
+
+    Parameters
+    ----------
+    column : str, optional
+        The column.
+    where : str, optional
+        A Spark SQL condition on the row, as every aggregate takes one: only rows for which it is true count; for null
+        it is not.
 
     Examples
     --------
-    >>> count().kind, count("tailnum").column
-    ('count', 'tailnum')
+    >>> count().kind, count("tailnum").column, count(where="dep_delay > 15").where
+    ('count', 'tailnum', 'dep_delay > 15')
     """
-    return Aggregate("count", None if column is None else _column(column, "count"))
+    return Aggregate("count", None if column is None else _column(column, "count"), where=_where(where, "count"))
 
 
-def sum(column: str) -> Aggregate:
+def sum(column: str, *, where: str | None = None) -> Aggregate:
     """Sum of a numeric column, exact.
 
     Notes
@@ -87,10 +118,10 @@ def sum(column: str) -> Aggregate:
     >>> sum("distance").kind
     'sum'
     """
-    return Aggregate("sum", _column(column, "sum"))
+    return Aggregate("sum", _column(column, "sum"), where=_where(where, "sum"))
 
 
-def min(column: str) -> Aggregate:
+def min(column: str, *, where: str | None = None) -> Aggregate:
     """Smallest value.  NaN counts as larger than every number, as in Spark.
 
     Examples
@@ -98,10 +129,10 @@ def min(column: str) -> Aggregate:
     >>> min("dep_delay").kind
     'min'
     """
-    return Aggregate("min", _column(column, "min"))
+    return Aggregate("min", _column(column, "min"), where=_where(where, "min"))
 
 
-def max(column: str) -> Aggregate:
+def max(column: str, *, where: str | None = None) -> Aggregate:
     """Largest value.  NaN counts as larger than every number, as in Spark.
 
     Examples
@@ -109,10 +140,10 @@ def max(column: str) -> Aggregate:
     >>> max("dep_delay").kind
     'max'
     """
-    return Aggregate("max", _column(column, "max"))
+    return Aggregate("max", _column(column, "max"), where=_where(where, "max"))
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a numeric column, DOUBLE: the exact sum by the count.
 
     Examples
@@ -120,10 +151,10 @@ def mean(column: str) -> Aggregate:
     >>> mean("dep_delay").kind
     'mean'
     """
-    return Aggregate("mean", _column(column, "mean"))
+    return Aggregate("mean", _column(column, "mean"), where=_where(where, "mean"))
 
 
-def variance(column: str, *, population: bool = False) -> Aggregate:
+def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Variance of a numeric column, DOUBLE; null for fewer than two values (``population=True``: for none).
 
     Notes
@@ -135,10 +166,12 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
     >>> variance("dep_delay", population=True).is_population
     True
     """
-    return Aggregate("variance", _column(column, "variance"), is_population=bool(population))
+    return Aggregate(
+        "variance", _column(column, "variance"), is_population=bool(population), where=_where(where, "variance")
+    )
 
 
-def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the row with the lowest timestamp; of several, of the one that arrived first.
 
     Without a timestamp (count windows, timers, totals of streams that have none) arrival alone decides.
@@ -148,10 +181,10 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     >>> first("gate").kind
     'first'
     """
-    return Aggregate("first", _column(column, "first"), ignore_nulls=bool(ignore_nulls))
+    return Aggregate("first", _column(column, "first"), ignore_nulls=bool(ignore_nulls), where=_where(where, "first"))
 
 
-def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the row with the highest timestamp; of several, of the one that arrived last.
 
     Examples
@@ -159,10 +192,42 @@ def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
     >>> last("gate", ignore_nulls=True).ignore_nulls
     True
     """
-    return Aggregate("last", _column(column, "last"), ignore_nulls=bool(ignore_nulls))
+    return Aggregate("last", _column(column, "last"), ignore_nulls=bool(ignore_nulls), where=_where(where, "last"))
 
 
-def distinct_count(column: str) -> Aggregate:
+def max_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
+    """Value of the row with the highest ``order``.
+
+    Parameters
+    ----------
+    column : str
+        The column whose value is wanted; null is a value.
+    order : str
+        The column that decides.  Rows where it is null are skipped; NaN is the largest.  Of rows of equal order the one
+        with the lowest timestamp counts, of several of these the first to arrive.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
+    Examples
+    --------
+    >>> max_by("flight", "dep_delay").order
+    'dep_delay'
+    """
+    return Aggregate("max_by", _column(column, "max_by"), where=_where(where, "max_by"), order=_column(order, "max_by"))
+
+
+def min_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
+    """Value of the row with the lowest ``order``; of several, as in :func:`max_by`.
+
+    Examples
+    --------
+    >>> min_by("flight", "dep_delay").kind
+    'min_by'
+    """
+    return Aggregate("min_by", _column(column, "min_by"), where=_where(where, "min_by"), order=_column(order, "min_by"))
+
+
+def distinct_count(column: str, *, where: str | None = None) -> Aggregate:
     """Number of different values, exact: the state keeps each value once per window.
 
     Examples
@@ -170,10 +235,10 @@ def distinct_count(column: str) -> Aggregate:
     >>> distinct_count("tailnum").kind
     'distinct_count'
     """
-    return Aggregate("distinct_count", _column(column, "distinct_count"))
+    return Aggregate("distinct_count", _column(column, "distinct_count"), where=_where(where, "distinct_count"))
 
 
-def collect(column: str) -> Aggregate:
+def collect(column: str, *, where: str | None = None) -> Aggregate:
     """Array of the values that are not null, ascending by timestamp, then arrival; the state keeps every value.
 
     Examples
@@ -181,10 +246,10 @@ def collect(column: str) -> Aggregate:
     >>> collect("flight").kind
     'collect'
     """
-    return Aggregate("collect", _column(column, "collect"))
+    return Aggregate("collect", _column(column, "collect"), where=_where(where, "collect"))
 
 
-def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
+def quantile(column: str, rank: float, *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Approximate quantile of a numeric column, DOUBLE.
 
     Parameters
@@ -196,6 +261,8 @@ def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
         does not exceed: 0.5 is the median.
     error : float
         Relative error of the value, above 0 and below 1.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Notes
     -----
@@ -212,11 +279,12 @@ def quantile(column: str, rank: float, *, error: float = 0.01) -> Aggregate:
     (0.95,)
     """
     return Aggregate(
-        "quantiles", _column(column, "quantile"), ranks=_ranks([rank], "rank"), error=_error(error), is_single=True
-    )
+        "quantiles", _column(column, "quantile"), ranks=_ranks([rank], "rank"), error=_error(error), is_single=True,
+        where=_where(where, "quantile"),
+    )  # fmt: skip
 
 
-def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01) -> Aggregate:
+def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Several quantiles of one column from one histogram, as an array in the order of ``ranks``; see :func:`quantile`.
 
     Examples
@@ -224,10 +292,13 @@ def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01) -> Ag
     >>> quantiles("dep_delay", [0.5, 0.95]).ranks
     (0.5, 0.95)
     """
-    return Aggregate("quantiles", _column(column, "quantiles"), ranks=_ranks(ranks, "ranks"), error=_error(error))
+    return Aggregate(
+        "quantiles", _column(column, "quantiles"), ranks=_ranks(ranks, "ranks"), error=_error(error),
+        where=_where(where, "quantiles"),
+    )  # fmt: skip
 
 
-_MORE = {"quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
+_MORE = {"max_by": ', "time_hour"', "min_by": ', "time_hour"', "quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
 
 
 def _column(column: str, kind: str) -> str:
@@ -239,6 +310,20 @@ def _column(column: str, kind: str) -> str:
             'stream | hf.select("*", x="a + b")',
         )
     return column
+
+
+def _where(where: str | None, kind: str) -> str | None:
+    if where is None:
+        return None
+    if not isinstance(where, str) or not where.strip():
+        raise InvalidPipeline(
+            f"where={where!r} of hf.{kind} is no condition.",
+            why=f"a Spark SQL condition on the row is expected, and {a_type(where)} was given."
+            if not isinstance(where, str)
+            else "it is empty.",
+            do=f'write for instance hf.{kind}({"" if kind == "count" else "..., "}where="dep_delay > 15").',
+        )
+    return where.strip()
 
 
 def _ranks(ranks: Sequence[float], argument: str) -> tuple[float, ...]:

@@ -30,17 +30,20 @@ class CollectedValues:
         Of the values.
     is_distinct : bool
         Whether each value is kept once and only counted.
+    condition : str, optional
+        The Boolean column that says which rows count.
     """
 
     name: str
     column: str
     type: pa.DataType
     is_distinct: bool
+    condition: str | None = None
 
     @property
     def table(self) -> str:
         """Name of the state table."""
-        return f"{self.name}__values"
+        return f"{self.name}__values" if self.condition is None else f"{self.name}__{self.condition}__values"
 
     @property
     def result(self) -> pa.DataType:

@@ -11,8 +11,12 @@ import pyarrow as pa
 
 from holdfast.operators.aggregate import cutting
 from holdfast.operators.aggregate.collected import START, CollectedValues, followed
+from holdfast.operators.aggregate.counting import CountingRows, counting_rows, flags
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.parts import Partial, RowGroups, state_fields
+from holdfast.operators.aggregate.ranking import TABLE as RANKED
+from holdfast.operators.aggregate.ranking import RankedRows, Ranks
+from holdfast.operators.aggregate.shared_set import SharedSet
 from holdfast.operators.aggregate.touched import Admitted, Keys
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
 from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, StateTable, StepTime
@@ -97,19 +101,28 @@ class WindowsTable:
         Key columns.
     cut : WindowCut
         The window.
-    columns : mapping of str to str or None
-        Aggregate -> the input's column.
+    columns : mapping of str to sequence of str
+        Aggregate -> the input's columns that it is over.
+    conditions : mapping of str to str or None
+        Aggregate -> the input's column that says which rows count; None: all do.
     parts : mapping of str to Partial
         Of the aggregates that have parts.
     kept : sequence of CollectedValues
         The others.
+    sets : sequence of SharedSet
+        The distinct counts with conditions.
+    ranked : RankedRows, optional
+        The first rows of each window.
     """
 
     key: pa.Schema
     cut: WindowCut
-    columns: Mapping[str, str | None]
+    columns: Mapping[str, Sequence[str]]
+    conditions: Mapping[str, str | None]
     parts: Mapping[str, Partial]
     kept: Sequence[CollectedValues]
+    sets: Sequence[SharedSet] = ()
+    ranked: RankedRows | None = None
 
     @property
     def declared(self) -> dict[str, StateTable]:
@@ -123,6 +136,11 @@ class WindowsTable:
             identity = fields if kept.is_distinct else fields[:-1]
             schema = pa.schema([*keys, spans[0], *fields])
             every[kept.table] = StateTable(schema, (*names, START, *(column.name for column in identity)))
+        for shared in self.sets:
+            every[shared.table] = StateTable(pa.schema([*keys, spans[0], *shared.fields()]), (*names, START, "value"))
+        if self.ranked is not None:
+            schema = pa.schema([*keys, spans[0], *self.ranked.state_fields()])
+            every[RANKED] = StateTable(schema, (*names, START, "epoch", "place"))
         return every
 
     def load(self, windows: pa.Table, keys: Keys, at: StepTime) -> tuple[Loaded, Keys]:
@@ -185,9 +203,12 @@ class WindowsTable:
         columns: dict[str, list[pa.Array]] = {}
         is_alone = not len(loaded.codes) and size == len(of_pane) and bool((owners == np.arange(size)).all())
         of_parts = RowGroups(owners, size, np.zeros(len(owners), np.int64))
+        counting: dict[str | None, CountingRows] = {}
         for name, part in self.parts.items():
-            column = self.columns[name]
-            made = part.made(None if column is None else one(rows.rows.column(column)), of_rows)
+            condition = self.conditions[name]
+            if condition not in counting:
+                counting[condition] = counting_rows(rows.rows, condition, of_rows)
+            made = part.made(counting[condition].values(self.columns[name]), counting[condition].groups)
             if self.cut.kind == "sliding":
                 made = [array.take(pa.array(of_pane)) for array in made]
             if not is_alone:
@@ -214,18 +235,12 @@ class WindowsTable:
         self, kept: CollectedValues, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: StepTime
     ) -> tuple[pa.Array, Change]:  # fmt: skip
         """Return one aggregate of kept values per window, and how its table changes."""
-        loaded = windows.loaded
-        positions, codes = found(values, keys.table)
-        starts = numbers(values.column(START))[positions]
-        old_starts = numbers(loaded.table.column(START))
-        pairs, _ = coded_pairs(np.concatenate([loaded.codes, codes]), np.concatenate([old_starts, starts]))
-        of_known = pairs[len(old_starts) :]
-        here = of_known < len(old_starts)  # where only a bound for all keys concerns a key, other windows stay unloaded
-        of_known = windows.of_loaded[of_known[here]]
-        known = values.take(pa.array(positions[here]))
-
+        known, of_known = self._loaded_values(values, windows, keys)
         column = one(rows.rows.column(kept.column))
-        valid = np.flatnonzero(np.asarray(column.is_valid()))
+        counts = np.asarray(column.is_valid())
+        if kept.condition is not None:
+            counts &= flags(rows.rows.column(kept.condition))
+        valid = np.flatnonzero(counts)
         which, cells = windows.cells_of(windows.groups[valid])
         valid = valid[which]
         fresh = pa.table({"value": column.take(pa.array(valid))})
@@ -238,6 +253,43 @@ class WindowsTable:
         key_columns = keys.arrays(windows.spans.codes)
         table = self.declared[kept.table]
         return followed(kept, known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+
+    def follow_set(
+        self, shared: SharedSet, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys
+    ) -> tuple[dict[str, pa.Array], Change]:  # fmt: skip
+        """Return the distinct counts that share a set, per window, and how its table changes."""
+        known, of_known = self._loaded_values(values, windows, keys)
+        counting, every = shared.fresh(one(rows.rows.column(shared.column)), rows.rows)
+        which, cells = windows.cells_of(windows.groups[counting])
+        owners = np.concatenate([of_known, windows.of_fresh[cells]])
+        fresh = every.take(pa.array(counting[which]))
+        key_columns = keys.arrays(windows.spans.codes)
+        table = self.declared[shared.table]
+        return shared.follow(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+
+    def rank_rows(
+        self, ranked: RankedRows, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: StepTime
+    ) -> tuple[Ranks, Change]:  # fmt: skip
+        """Return the first rows of each window, and how their table changes."""
+        known, of_known = self._loaded_values(values, windows, keys)
+        which, cells = windows.cells_of(windows.groups)
+        fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
+        owners = np.concatenate([of_known, windows.of_fresh[cells]])
+        key_columns = keys.arrays(windows.spans.codes)
+        table = self.declared[RANKED]
+        return ranked.rank_rows(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+
+    def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
+        """Return the rows of a table of values that belong to the windows, and the window of each."""
+        loaded = windows.loaded
+        positions, codes = found(values, keys.table)
+        starts = numbers(values.column(START))[positions]
+        old_starts = numbers(loaded.table.column(START))
+        pairs, _ = coded_pairs(np.concatenate([loaded.codes, codes]), np.concatenate([old_starts, starts]))
+        of_known = pairs[len(old_starts) :]
+        here = of_known < len(old_starts)  # where only a bound for all keys concerns a key, other windows stay unloaded
+        of_known = windows.of_loaded[of_known[here]]
+        return values.take(pa.array(positions[here])), of_known
 
     def bounds(self, windows: Windows, state: pa.Table, keys: Keys) -> tuple[Ints, int]:
         """Return the lowest start that a window not yet final can have: for each key, and for all keys."""

@@ -7,7 +7,7 @@ Every part is a set of columns with one value per group, and three functions ove
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.operators.aggregate import exact, histogram
 from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.state import keyed
 from holdfast.state.keys import Ints
 
 Columns = list[pa.Array]
@@ -53,7 +54,7 @@ class Partial:
     result : pa.DataType
         Type of the aggregate.
     made : callable of (values, RowGroups) -> columns
-        Of rows; ``values`` is None for a count of rows.
+        Of rows; ``values`` is None for a count of rows, and a struct where an aggregate is over several columns.
     merged : callable of (columns, RowGroups) -> columns
         Of parts; the time of a part is of no account.
     read : callable of (columns) -> array
@@ -65,6 +66,18 @@ class Partial:
     made: Callable[[pa.Array | None, RowGroups], Columns]
     merged: Callable[[Columns, RowGroups], Columns]
     read: Callable[[Columns], pa.Array]
+
+    def under(self, condition: str | None) -> Partial:
+        """Return the part whose columns carry the name of a condition: with another one they are others."""
+        if condition is None:
+            return self
+        return replace(self, fields=[(f"{condition}__{suffix}", kind) for suffix, kind in self.fields])
+
+
+def values_type(name: str, aggregate: Aggregate, schema: pa.Schema) -> pa.DataType | None:
+    """Return the type of the values that an aggregate is over: of several columns a struct, None of none."""
+    fields = [keyed.field_of(schema, column, name) for column in aggregate.columns]
+    return pa.struct(fields) if len(fields) > 1 else fields[0].type if fields else None
 
 
 def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partial | None:
@@ -83,6 +96,16 @@ def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partia
         return _COUNT
     if kind is None:
         raise InvalidPipeline(f"{name}=hf.{aggregate.kind}() names no column.", do="name one.")
+    if aggregate.kind in ("max_by", "min_by"):
+        of_value, of_order = kind.field(0).type, kind.field(1).type
+        if pa.types.is_nested(of_order):
+            raise InvalidPipeline(
+                f"{name}=hf.{aggregate.kind}(..., {aggregate.order!r}) is by a column of type {of_order}.",
+                why="it is of a type which has no order.",
+                do='take a part of it: stream | hf.select("*", x="...") '
+                f'| hf.aggregate(..., {name}=hf.{aggregate.kind}({aggregate.column!r}, "x"))',
+            )
+        return _by_order(of_value, of_order, aggregate.kind.removesuffix("_by"))
     if aggregate.kind in ("first", "last"):
         return _edge(kind, is_last=aggregate.kind == "last", ignore_nulls=aggregate.ignore_nulls)
     if aggregate.kind in ("min", "max"):
@@ -343,6 +366,44 @@ def _edge(kind: pa.DataType, *, is_last: bool, ignore_nulls: bool) -> Partial:
 
     fields = [("value", kind), ("time", pa.int64()), ("is_set", pa.bool_())]
     return Partial(fields, kind, made, merged, lambda columns: columns[0])
+
+
+def _by_order(kind: pa.DataType, of_order: pa.DataType, which: str) -> Partial:
+    """Return the part that keeps the value of the row with the highest or lowest order, with order and time."""
+    extreme = _extreme(of_order, which)
+
+    def pick(values: pa.Array, orders: pa.Array, ticks: Ints, group: RowGroups) -> Columns:
+        rows = np.flatnonzero(np.asarray(orders.is_valid()))
+        there, groups = orders.take(pa.array(rows)), group.groups[rows]
+        (best,) = extreme.made(there, RowGroups(groups, group.size, ticks[rows]))
+        is_best = _equal(there, best.take(pa.array(groups)))
+        rows = rows[is_best]
+        times = ticks[rows]
+        if len(times) > 1 and (np.diff(times) < 0).any():
+            rows = rows[np.argsort(times, kind="stable")]  # rows of one time stay in the order of arrival
+        found = np.full(group.size, -1)
+        found[group.groups[rows[::-1]]] = rows[::-1]  # of repeated indices the last assignment stays
+        is_empty = found < 0
+        at = np.where(is_empty, 0, ticks[found]) if len(ticks) else np.zeros(group.size, np.int64)
+        return [values.take(pa.array(found, mask=is_empty)), best, pa.array(at)]
+
+    def of_rows(values: pa.Array | None, group: RowGroups) -> Columns:
+        assert values is not None
+        return pick(values.field(0), values.field(1), group.ticks, group)
+
+    def of_parts(columns: Columns, group: RowGroups) -> Columns:
+        return pick(columns[0], columns[1], _ints(columns[2]), group)
+
+    fields = [("value", kind), ("order", of_order), ("time", pa.int64())]
+    return Partial(fields, kind, of_rows, of_parts, lambda columns: columns[0])
+
+
+def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return where two columns without nulls are equal; NaN is equal to itself."""
+    same = pc.equal(left, right)
+    if pa.types.is_floating(left.type):
+        same = pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right)))
+    return np.asarray(same)
 
 
 def _quantiles(aggregate: Aggregate) -> Partial:

@@ -18,9 +18,11 @@ from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate import window as windows
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.cutting import cut_of
 from holdfast.operators.aggregate.open import END
-from holdfast.operators.aggregate.parts import part_of
+from holdfast.operators.aggregate.parts import part_of, values_type
+from holdfast.operators.aggregate.ranking import Ranking
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
 from holdfast.operators.arguments import checked_limit, limit_of
@@ -58,6 +60,8 @@ class Aggregation:
         Logged time; 0 for never.
     max_waiting_rows : int, optional
         Open windows and collected values of one key from which that is reported.
+    ranking : Ranking, optional
+        The first rows of each window, instead of aggregates.
     """
 
     by: tuple[str, ...]
@@ -70,6 +74,7 @@ class Aggregation:
     idle_us: int
     forget_us: int
     max_waiting_rows: int | None = None
+    ranking: Ranking | None = None
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
@@ -112,18 +117,19 @@ class Aggregation:
             "idle_us": self.idle_us,
             "forget_us": self.forget_us,
             **({} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}),
+            **({} if self.ranking is None else {"top": self.ranking.arguments()}),
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
         """Return key, window and aggregates, after checking the columns."""
         require_columns(self.by, inputs[0].columns, "by=")
         for name, aggregate in self.aggregates:
-            if aggregate.column is not None:
-                require_columns([aggregate.column], inputs[0].columns, f"{name}=hf.{aggregate.kind}")
+            require_columns(aggregate.reads, inputs[0].columns, f"{name}=hf.{aggregate.kind}")
         if self.timestamp is not None:
             require_columns([self.timestamp], inputs[0].columns, "timestamp=")
         spans = () if self.window.kind == "total" else (START, END)
-        columns = (*self.by, *spans, *(name for name, _ in self.aggregates))
+        ranked = () if self.ranking is None else (self.ranking.rank, *self.ranking.columns)
+        columns = (*self.by, *spans, *(name for name, _ in self.aggregates), *ranked)
         return Shape(columns, START if spans and self.window.kind != "count_window" else None)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> AggregateStep:
@@ -136,11 +142,13 @@ class Aggregation:
         )  # fmt: skip
         key = keyed.key_schema(schema, self.by)
         for output, one in self.aggregates:
-            part_of(output, one, None if one.column is None else keyed.field_of(schema, one.column, output).type)
+            check_boolean(output, one, schema)
+            part_of(output, one, values_type(output, one, schema))
         return AggregateStep(
             name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
             self.idle_us, self.forget_us, limit_of(self.max_waiting_rows),
+            None if self.ranking is None else self.ranking.of_schema(schema),
         )  # fmt: skip
 
 
@@ -160,6 +168,7 @@ class AggregationAnywhere:
             column = keyed.timestamp_of(stream, spec.timestamp, here=_TIMED) if spec.window.kind in _BY_TIME else (
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
+            stream = with_conditions(stream, dict(spec.aggregates), self.origin)
         spec = Aggregation(**{**vars(spec), "timestamp": column})
         return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
@@ -231,7 +240,7 @@ def aggregate(
         hourly = flights | hf.aggregate(by="origin", window=hf.tumbling("1 hour"),
                                         departures=hf.count(), delay=hf.mean("dep_delay"), name="hourly")
     """
-    return _declare(
+    return declare(
         aggregates, called="aggregate",
         by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
         idle_after=idle_after, forget_after=forget_after, max_waiting_rows=max_waiting_rows, name=name,
@@ -274,13 +283,13 @@ def reduce(
 
         balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
     """
-    return _declare(
+    return declare(
         aggregates, called="reduce", by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
         renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
 
-def _declare(
+def declare(
     aggregates: Mapping[str, Aggregate],
     *,
     called: str,
@@ -296,11 +305,14 @@ def _declare(
     name: str | None,
     renamed_from: str | None,
     migrate: Migration | Mapping[str, Migration] | None,
+    ranking: Ranking | None = None,
 ) -> AggregationAnywhere:
+    """Return an aggregation without input, after checking what does not depend on its rows: all its forms end here."""
     with building(Aggregation.kind, name) as built_at:
         keys = () if by is None else keyed.key_names(by)
         _check_window(window)
-        _check_aggregates(aggregates, keys, called)
+        if ranking is None:
+            _check_aggregates(aggregates, keys, called)
         _check_choice("emit", emit, ("settled", "changes"))
         _check_choice("timestamps", timestamps, ("ascending", "strict"))
         if disorder is not None:
@@ -326,6 +338,7 @@ def _declare(
         spec = Aggregation(
             keys, window, tuple(aggregates.items()), emit, timestamp, timestamps, disorder,
             _us(idle_after, "idle_after"), _us(forget_after, "forget_after"), checked_limit(max_waiting_rows),
+            ranking,
         )  # fmt: skip
         past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
         return AggregationAnywhere(spec, name, built_at, past)
@@ -357,6 +370,7 @@ def _check_aggregates(aggregates: Mapping[str, Any], keys: Sequence[str], called
     for name, given in aggregates.items():
         if not isinstance(given, Aggregate):
             raise no_aggregate(name, given, called)
+        check_condition(name, given)
     taken = [column.lower() for column in (*keys, START, END)]
     for name in aggregates:
         if name.lower() in taken:

@@ -12,9 +12,13 @@ import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START, CollectedValues
+from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
-from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of
+from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
+from holdfast.operators.aggregate.ranking import TABLE as RANKED
+from holdfast.operators.aggregate.ranking import RankedRows, Ranks
+from holdfast.operators.aggregate.shared_set import shared_sets
 from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.step import (
@@ -38,7 +42,8 @@ class AggregateStep:
     """Aggregates of each key and window.
 
     State: ``windows``, one row per key and open window with the parts of all aggregates; ``keys``, one row per key
-    with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values.
+    with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values; one
+    for all distinct counts of a column that have conditions.
 
     Parameters
     ----------
@@ -60,6 +65,8 @@ class AggregateStep:
         Logged time after which a silent key's windows are final, and after which the key is forgotten; 0 for never.
     max_waiting_rows : int, optional
         Open windows and collected values of one key from which that is reported.
+    ranked : RankedRows, optional
+        The first rows of each window, instead of aggregates.
     """
 
     name: str
@@ -73,6 +80,7 @@ class AggregateStep:
     idle_us: int = 0
     forget_us: int = 0
     max_waiting_rows: int | None = None
+    ranked: RankedRows | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
     @property
@@ -92,7 +100,10 @@ class AggregateStep:
         windows = self._windows_table
         types = {name: part.result for name, part in windows.parts.items()}
         types |= {kept.name: kept.result for kept in windows.kept}
+        types |= {name: pa.int64() for shared in windows.sets for name in shared.conditions}
         columns = [pa.field(name, types[name]) for name in self.aggregates]
+        if self.ranked is not None:
+            columns = self.ranked.output_fields()
         spans = [] if self.cut.kind == "total" else [pa.field(name, self._span_type) for name in (START, END)]
         rows = {"rows": pa.schema([*self.key, *spans, *columns])}
         if not self.cut.by_time or self.time is None:
@@ -139,13 +150,24 @@ class AggregateStep:
             results[kept.name], values = of_windows.follow(kept, state[kept.table], rows, windows, keys, at)
             if values.upserts.num_rows or values.deletes.num_rows:
                 changes[kept.table] = values
+        for shared in of_windows.sets:
+            counts, values = of_windows.follow_set(shared, state[shared.table], rows, windows, keys)
+            results |= counts
+            if values.upserts.num_rows or values.deletes.num_rows:
+                changes[shared.table] = values
         if (change := of_keys.change(known, keys, windows.counted, windows.open_ends(keys.size), at)) is not None:
             changes["keys"] = change
         if self.cut.kind == "timer":
             due_us = self._timer_due(state, changes, at)
         else:
             due_us = of_keys.due(known, change, at, tells_forgotten=not self.on_change)
-        outputs = {"rows": self._emitted(windows, keys, results)}
+        if self.ranked is None:
+            outputs = {"rows": self._emitted(windows, keys, results)}
+        else:
+            ranks, values = of_windows.rank_rows(self.ranked, state[RANKED], rows, windows, keys, at)
+            if values.upserts.num_rows or values.deletes.num_rows:
+                changes[RANKED] = values
+            outputs = {"rows": self._ranks_to_emit(ranks, windows, keys)}
         if rows.late.num_rows:
             assert self.time is not None
             late = self.outputs["late"]
@@ -162,8 +184,16 @@ class AggregateStep:
         return min((int(end) for end in open_ends if end is not None), default=None)
 
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
-        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values."""
+        """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values.
+
+        An aggregate with another condition is another one.
+        """
         declared = self._windows_table
+        for shared in declared.sets:
+            if shared.table == table:
+                return shared.grow(known, self.tables[table], self.aggregates)
+        if table == RANKED and known is not None:
+            return growth.grown(known, self.tables[table], growth.nulls)
         if known is None:
             return self.tables[table].schema.empty_table() if table in {kept.table for kept in declared.kept} else None
         if table != "windows":
@@ -178,12 +208,13 @@ class AggregateStep:
             if column.name not in neutral:
                 return None
             name, place = neutral[column.name]
-            of = self._field(self.aggregates[name].column)
+            of = values_type(name, self.aggregates[name], self.schema)
             nothing = np.zeros(0, np.int64)
-            values = None if of is None else pa.array([], of.type)
+            values = None if of is None else pa.array([], of)
             return declared.parts[name].made(values, RowGroups(nothing, rows, nothing))[place]
 
-        return growth.grown(known, self.tables[table], fill)
+        past = earlier_conditions(known.column_names, self.aggregates, self.tables[table].schema.names)
+        return growth.grown(known.drop_columns(past), self.tables[table], fill)
 
     def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
         """Return the windows that are final, or those that changed, by start, then key."""
@@ -201,6 +232,20 @@ class AggregateStep:
                 columns.append(results[name].take(where))
             else:
                 columns.append(parts[name].read([array.take(where) for array in windows.columns[name]]))
+        return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+
+    def _ranks_to_emit(self, ranks: Ranks, windows: Windows, keys: Keys) -> pa.Table:
+        """Return all ranks of the windows that are final, or the ranks that changed, by start, key, then rank."""
+        spans, owners = windows.spans, ranks.owners
+        emitted = np.flatnonzero(ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners])
+        codes = spans.codes[owners[emitted]]
+        of_keys = keys.ranks(codes) if self.key.names else np.zeros(len(emitted), np.int64)
+        emitted = emitted[np.lexsort((of_keys, spans.starts[owners[emitted]]))]  # ranks stay in their order
+        owners, where = owners[emitted], pa.array(emitted)
+        columns = [*keys.arrays(spans.codes[owners])]
+        if self.cut.kind != "total":
+            columns += [pa.array(values[owners]).cast(self._span_type) for values in (spans.starts, spans.ends)]
+        columns += [pa.array(ranks.ranks[emitted]), *(column.take(where) for column in ranks.rows)]
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
 
     def _bounds(self, table: WindowsTable, windows: Windows, state: pa.Table, keys: Keys) -> pa.Table | None:
@@ -230,24 +275,28 @@ class AggregateStep:
 
     @property
     def _windows_table(self) -> WindowsTable:
-        fields = {name: self._field(one.column) for name, one in self.aggregates.items()}
-        columns = {name: None if column is None else column.name for name, column in fields.items()}
+        columns = {
+            name: [keyed.field_of(self.schema, column, "aggregate").name for column in one.columns]
+            for name, one in self.aggregates.items()
+        }
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
+        shared: list[tuple[str, str, pa.DataType, str]] = []
         for name, one in self.aggregates.items():
-            column = fields[name]
-            part = part_of(name, one, None if column is None else column.type)
+            kind = values_type(name, one, self.schema)
+            part = part_of(name, one, kind)
             if part is not None:
-                parts[name] = part
-            elif column is not None:
-                kept.append(CollectedValues(name, column.name, column.type, one.kind == "distinct_count"))
-        return WindowsTable(self.key, self.cut, columns, parts, kept)
+                parts[name] = part.under(one.condition)
+            elif one.kind == "distinct_count" and one.condition is not None:
+                shared.append((name, columns[name][0], kind, one.condition))
+            else:
+                is_distinct = one.kind == "distinct_count"
+                kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, one.condition))
+        conditions = {name: one.condition for name, one in self.aggregates.items()}
+        return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
 
     @property
     def _span_type(self) -> pa.DataType:
         if self.cut.by_time and self.time is not None:
             return self.schema.field(self.time).type
         return pa.int64() if self.cut.kind == "count_window" else pa.timestamp("us", "UTC")
-
-    def _field(self, column: str | None) -> pa.Field | None:
-        return None if column is None else keyed.field_of(self.schema, column, "aggregate")

@@ -162,7 +162,7 @@ def compile_stateful(
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
         task = PackTask(plan_packing(stages, compiled[0].routes))
         chunks = compiled[0].frame.mapInArrow(task, CHUNKS)
-        ending = [node.name for node in pipeline.sources if offers(node.spec, Bounded) and node.spec.bounded]
+        ending = [node.name for node in pipeline.sources if reader.is_backfill or _is_bounded(node)]
         if ending or stages.waking:
             tick_us = TICK_US if stages.ticks else None
             packing = control_packing(stages, len(pipeline.sources), tick_us=tick_us)
@@ -212,6 +212,10 @@ class PackTask:
         assert context is not None
         with crossing():
             yield from self.packing.packed(context.partitionId(), batches)
+
+
+def _is_bounded(node: Node) -> bool:
+    return offers(node.spec, Bounded) and node.spec.bounded
 
 
 def refuse_state(pipeline: str, frame: DataFrame) -> None:

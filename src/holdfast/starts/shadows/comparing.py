@@ -97,7 +97,7 @@ class StartComparison:
         ledgers = {node.name: ledger_of(node, self.pipeline.name) for node in self._compared}
         held = {name: ledger.held for name, ledger in ledgers.items() if ledger is not None}
         self._left.clear()  # a start that leaves its directory comes by twice
-        nodes = self._in_order(held)
+        nodes = self._in_order(held, checkpoint)
         if nodes and not newest_directory(open_store(str(checkpoint))):
             log.warning("%s", LETTERS_ELSEWHERE)
         if not nodes:
@@ -129,7 +129,7 @@ class StartComparison:
         Fenced
             If another run has taken over.
         """
-        nodes = self._in_order(held)
+        nodes = self._in_order(held, checkpoint)
         empty = {
             node.name: ComparedSink(node.name, why_not=self.obstacles.get(node.name, EMPTY))
             for node in self.pipeline.sinks
@@ -150,19 +150,23 @@ class StartComparison:
     def _compared(self) -> list[SinkNode]:
         return [node for node in self.pipeline.sinks if node.name not in self.obstacles]
 
-    def _in_order(self, held: Mapping[str, Held]) -> list[SinkNode]:
+    def _in_order(self, held: Mapping[str, Held], checkpoint: Path) -> list[SinkNode]:
         """Return the sinks to compare, the one that is furthest behind first.
 
-        They hold something, and all that their positions say: those whose rows come again are left alone.
+        They hold something, and all that their positions say: those whose rows come again are left alone, as are those
+        to which a backfill has added.
         """
         found = []
         for node in self._compared:
             if node.name not in held or held[node.name].is_empty or node.name in self._left:
                 continue
-            if held[node.name].stops:
-                self._left[node.name] = self._left_alone(node, _refilling(node))
-            else:
+            try:
+                if held[node.name].stops:
+                    raise _refilling(node)
+                self._reconciling(node, checkpoint).check_backfills()
                 found.append(node)
+            except InvalidPipeline as error:
+                self._left[node.name] = self._left_alone(node, error)
         return sorted(found, key=lambda node: held[node.name].epoch)
 
     def _first(self, nodes: Sequence[SinkNode], checkpoint: Path) -> SinkNode:

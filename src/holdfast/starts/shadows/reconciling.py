@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from holdfast.capabilities import offers
+from holdfast.checkpoint.backfills import check_none_adds
 from holdfast.checkpoint.directory_header import noted_beginning
 from holdfast.checkpoint.explained import agreed
 from holdfast.config import Settings
@@ -223,7 +224,20 @@ class Reconciling:
             Naming the reason.
         """
         check_comparable(self.sink, self.pipeline.name)
+        self.check_backfills()
         self._began_at()  # raises where that is no place in its sources
+
+    def check_backfills(self) -> None:
+        """Refuse a sink to which a backfill has added rows: the pipeline's own run does not give them.
+
+        Raises
+        ------
+        InvalidPipeline
+            Naming the backfill.
+        """
+        of_all = sources_place(self.checkpoint, self.pipeline.name)
+        if of_all.is_dir():
+            check_none_adds(open_store(str(of_all)), self.pipeline.name, [self.sink.name], "computed from its sources")
 
     @property
     def is_passed(self) -> bool:

@@ -34,7 +34,7 @@ from holdfast.connectors.formats.access import (
 from holdfast.connectors.formats.blocks import RefusedRecord, RowRules, Text, TextBlock, too_long
 from holdfast.connectors.formats.csv_lines import CsvParser
 from holdfast.connectors.formats.csv_records import Walk
-from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.json_new_columns import OnNewColumn, parser_of
 from holdfast.types.from_text import BYTE_ORDER_MARK
 
 # An epoch takes whole blocks: with blocks of a quarter of its limit it is filled to three quarters at least.
@@ -63,8 +63,8 @@ class Layout:
         Bytes that a record may have; a longer one is a bad row.
     encoding : str
         JSON, CSV: what files are encoded in, as :func:`~holdfast.connectors.formats.access.encoding_of` names it.
-    ignores_new : bool
-        JSON: whether members that are no column are ignored; else their row is bad.
+    on_new : str
+        JSON: what becomes of members that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
     """
 
     format: str
@@ -73,7 +73,7 @@ class Layout:
     block_size: int = 32_000_000
     max_record_size: int = RECORD_SIZE
     encoding: str = UTF_8
-    ignores_new: bool = True
+    on_new: OnNewColumn = "ignore"
 
     def is_compressed(self, name: str) -> bool:
         """Whether a file is compressed as a whole: then it is one block."""
@@ -135,7 +135,7 @@ class Layout:
                 yield RefusedRecord(part, 0, 0, f"the file cannot be decompressed: {error}", b"")
 
     def _json(self, part: FilePart, pieces: Iterator[Piece], rows: RowRules) -> Iterator[Text | RefusedRecord]:
-        parser = JsonParser(rows.schema, _show(self.encoding), self.ignores_new)
+        parser = parser_of(rows.schema, self.on_new, _show(self.encoding))
         for piece in pieces:
             yield _refusal(part, piece) if piece.problem else Text(part, piece.offset, piece.data, parser, piece.line)
 

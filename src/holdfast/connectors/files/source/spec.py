@@ -24,7 +24,7 @@ from holdfast.connectors.files.source.numbering import places_of
 from holdfast.connectors.files.source.planner import FilePlanner, ends_there, grouped, part_of, segments_there
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
 from holdfast.connectors.files.source.selection import FilesSelection
-from holdfast.connectors.formats import csv_lines, json_lines
+from holdfast.connectors.formats import csv_lines, json_lines, json_new_columns
 from holdfast.connectors.formats.access import UTF_8, FilePart, encoding_of
 from holdfast.connectors.formats.convert import required_unless
 from holdfast.connectors.reading.bounds import with_bounds
@@ -71,7 +71,7 @@ class FilesSourceSpec(FilesSelection):
             # Only where it differs from the behaviour without the argument: older graphs are still the same.
             "max_record_size": None if longest == RECORD_SIZE else longest,
             "follow_links": self.follow_links or None,
-            "on_new_column": None if self.layout.ignores_new else "fail",
+            "on_new_column": None if self.layout.on_new == "ignore" else self.layout.on_new,
             "encoding": None if self.layout.encoding == UTF_8 else self.layout.encoding,
             "compare": None if self.compare == "identity" else self.compare,
             "partition_by": list(self.partition_by) or None,
@@ -287,7 +287,7 @@ def files(
     max_rows_per_epoch: int | None = None,
     max_files_per_epoch: int | None = None,
     on_bad_row: Literal["fail", "reject"] = "fail",
-    on_new_column: Literal["ignore", "fail"] = "ignore",
+    on_new_column: json_new_columns.OnNewColumn = "ignore",
     min_age: str = "0 s",
     bounded: bool = False,
     header: bool = True,
@@ -322,7 +322,8 @@ def files(
     on_bad_row : str
         ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
     on_new_column : str
-        JSON: ``"ignore"`` leaves out the members of a line that are no column; with ``"fail"`` it is a bad row.
+        JSON: ``"ignore"`` leaves out the members of a line that are no column; with ``"fail"`` it is a bad row; with
+        ``"rescue"`` they are the text of the column ``_rescued``, which is null where there are none.
     min_age : str
         How long a file must have been unchanged before it is taken.  ``"0 s"``: files arrive complete, by rename.
     bounded : bool
@@ -370,7 +371,7 @@ def files(
                                 timestamp="time_hour", on_bad_row="reject", name="flights")
     """
     # Only declaring needs the graph and its parsers: executors load this module without them.
-    from holdfast.graph.building import building, names_of
+    from holdfast.graph.building import building, check_choice, names_of
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 
@@ -378,15 +379,16 @@ def files(
         columns = to_arrow(schema)
         layout = _layout(format, header, separator, block_size, max_record_size, encoding)
         {"json": json_lines.check_types, "csv": csv_lines.check_types}.get(format, lambda _: None)(columns)
+        on_new = json_new_columns.choice_of(on_new_column, format)
         limits = {"max_rows_per_epoch": max_rows_per_epoch, "max_files_per_epoch": max_files_per_epoch}
         for argument, limit in limits.items():
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise InvalidPipeline(
                     f"{argument}={limit!r} is not a positive number.", do=f"write {argument}=100_000, or leave it out."
                 )
-        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
-        _check_choice("start", start, ("earliest", "latest"))
-        _check_choice("compare", compare, ("identity", "size"))
+        check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        check_choice("start", start, ("earliest", "latest"))
+        check_choice("compare", compare, ("identity", "size"))
         if bounded and start == "latest":
             raise InvalidPipeline(
                 'bounded=True and start="latest" leave nothing to read.',
@@ -395,6 +397,7 @@ def files(
             )
         in_names = names_of(partition_by)
         _check_partition_by(columns, in_names)
+        columns = json_new_columns.with_rescue(columns, on_new)
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
             raise InvalidPipeline(
                 f"path={path!r} is not a path.", do='write a directory, a glob or a file: "data/flights".'
@@ -405,7 +408,7 @@ def files(
         spec = FilesSourceSpec(
             path=os.fspath(path),
             where=where,
-            layout=replace(layout, ignores_new=json_lines.ignores_new(on_new_column, format)),
+            layout=replace(layout, on_new=on_new),
             schema=columns,
             timestamp=timestamp,
             max_rows_per_epoch=max_rows_per_epoch,
@@ -433,7 +436,9 @@ def files(
 
 
 def _layout(format: str, header: bool, separator: str, block_size: str, max_record_size: str, encoding: str) -> Layout:
-    _check_choice("format", format, ("json", "csv", "parquet"))
+    from holdfast.graph.building import check_choice
+
+    check_choice("format", format, ("json", "csv", "parquet"))
     size = units.size_bytes(block_size, argument="block_size")
     if not 0 < size <= _BLOCK_SIZE_MAX:
         raise InvalidPipeline(
@@ -469,11 +474,4 @@ def _check_partition_by(columns: pa.Schema, names: Sequence[str]) -> None:
             why="the names of directories have columns of schema=, of integers, text, booleans, decimals, dates or "
             "timestamps, and files have at least one other.",
             do="correct partition_by= or schema=.",
-        )
-
-
-def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidPipeline(
-            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
         )

@@ -22,7 +22,7 @@ from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.source.consuming import Access, chunks_of
 from holdfast.connectors.kafka.topics import PartitionOf, Selection
 from holdfast.connectors.reading.bounds import OffsetRange
-from holdfast.connectors.reading.partitioned import of_partitions
+from holdfast.connectors.reading.rounds_log import own_positions
 from holdfast.positions import SourcePositions
 from holdfast.values import SegmentLag
 
@@ -87,7 +87,7 @@ class GroupFollower:
             return self._sent if is_new else None
 
     def _send(self, consumer: Consumer, held: SourcePositions) -> None:
-        at = [(PartitionOf.of(segment), offset) for segment, offset in of_partitions(held).items()]
+        at = [(PartitionOf.of(segment), offset) for segment, offset in own_positions(held).items()]
         offsets = [TopicPartition(part.topic, part.number, offset) for part, offset in at]
         try:
             if offsets:

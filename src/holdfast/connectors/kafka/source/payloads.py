@@ -13,8 +13,7 @@ from operator import methodcaller
 
 import pyarrow as pa
 
-from holdfast.connectors.formats.blocks import Offsets, RowRules, Unreadable, cut_short
-from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.blocks import Offsets, Parser, RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
 from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
 from holdfast.connectors.kafka.native.clients import MessagesRead
@@ -31,13 +30,13 @@ _SPACE = b" \t\r\n"
 
 
 def json_rows(
-    parser: JsonParser, payloads: Sequence[bytes | None], rows: RowRules, place: Callable[[int], str]
+    parser: Parser, payloads: Sequence[bytes | None], rows: RowRules, place: Callable[[int], str]
 ) -> pa.RecordBatch:
     """Return a row for each payload.
 
     Parameters
     ----------
-    parser : JsonParser
+    parser : Parser
         Reads objects, one a line.
     payloads : sequence of bytes or None
         Of messages that follow each other.
@@ -62,7 +61,7 @@ def json_rows(
 
 
 def _apart(
-    payloads: Sequence[bytes | None], parser: JsonParser, rows: RowRules, place: Callable[[int], str]
+    payloads: Sequence[bytes | None], parser: Parser, rows: RowRules, place: Callable[[int], str]
 ) -> Iterator[pa.RecordBatch]:
     sieve = Sieve(parser)
     for begin in range(0, len(payloads), PARSED_TOGETHER):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from holdfast.connectors.formats.json_new_columns import OnNewColumn
 from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
@@ -36,10 +37,13 @@ class KafkaReading:
         What the times in its partitions promise, where it gives bounds by itself.
     unread : frozenset of str
         Columns beside the payload's that nothing reads: they are null.
-    ignores_new : bool
-        Whether members of JSON that are no column are ignored; else their row is bad.
+    on_new : str
+        What becomes of members of JSON that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
     reads : SegmentSet
         The partitions that are read; no argument of users.
+    since, before : int, optional
+        No row before the one time is wanted, nor yet one at or above the other; microseconds or ticks, no arguments of
+        users.
     """
 
     address: Brokers
@@ -56,8 +60,15 @@ class KafkaReading:
     times: PartitionTimes | None = None
     registry: Registry | None = None
     unread: frozenset[str] = frozenset()
-    ignores_new: bool = True
+    on_new: OnNewColumn = "ignore"
     reads: SegmentSet = ALL_SEGMENTS
+    since: int | None = None
+    before: int | None = None
+
+    @property
+    def has_message_time(self) -> bool:
+        """Whether the timestamp is the time that a message has in Kafka, by which a cluster finds offsets."""
+        return dict(self.metadata).get(self.timestamp or "") == "timestamp"
 
     @property
     def schema(self) -> pa.Schema:

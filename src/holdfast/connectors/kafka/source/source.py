@@ -8,7 +8,7 @@ that has gone is never left out in silence.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
 from holdfast.connectors.formats.blocks import RowRules
-from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.formats.json_new_columns import parser_of
 from holdfast.connectors.kafka.avro_registry import Registry, schemas_of
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.fields import FIELDS
@@ -94,6 +94,7 @@ class KafkaSource:
         self._is_seen_there = False
         self._back_since: dict[str, float] = {}
         self._row_size: float | None = None
+        self._most: Mapping[str, int] | None = None
         self._bounds = None if spec.times is None else PartitionBounds(spec.times, self._highest_times)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,7 +117,7 @@ class KafkaSource:
         ends = self._frozen_ends(start) if bounded else self._new_ends(start)
         self._note_begins(start, ends)
         counts = {}
-        for segment, end in ends.items():
+        for segment, end in (ends if self._most is None else _lower(ends, self._most)).items():
             low = self._low(segment, start)
             if end > low:
                 counts[segment] = end - low
@@ -178,6 +179,49 @@ class KafkaSource:
             found.append(Span(KafkaTask(address, (), int(end[BOUND])), 1, BOUND_ROW_SIZE))
         return found
 
+    # --- runs up to a time (design/0038, section 10) ----------------------------------------------------------------
+
+    def low_of(self, segment: str, start: SourcePositions) -> int:
+        """Return the offset that is read next of a partition."""
+        return self._low(segment, start)
+
+    def ends_up_to(self, before: int) -> Mapping[str, int] | None:
+        """Return where partitions end now; None while the time lies ahead.
+
+        Where it is known how far a message may be below the highest before it, a partition ends before the first
+        message that is so far above the time: no row below it follows.
+        """
+        ends = self._new_ends({})
+        self._note_begins(Recorded(self.workspace, self.name).start, ends)
+        spec = self.spec
+        if pa.types.is_timestamp(spec.schema.field(spec.timestamp).type) and _now_us() < before:
+            return None
+        if spec.times is None or not spec.has_message_time:
+            return ends
+        parts = [part for segment, part in self._own().items() if segment in ends]
+        found = self._cluster().at_time(parts, _ms(before + (spec.times.disorder or 0)), committed=self._is_committed)
+        return _lower(ends, {part.segment: at for part, at in found.items()})
+
+    def limits(self, starts: Mapping[str, int], before: int) -> Mapping[str, Sequence[tuple[int, bool]]]:
+        """Return from which offset on rows may be at or above a time.
+
+        The cluster knows it where the timestamp is that of the message: before the first such message there is none.
+        """
+        if not self.spec.has_message_time:
+            return {segment: [(at, True)] for segment, at in starts.items()}
+        parts = [self._parts[segment] for segment in starts if segment in self._parts]
+        found = self._cluster().at_time(parts, _ms(before), committed=self._is_committed)
+        firsts = {part.segment: at for part, at in found.items()}
+        return {segment: [(at, False), (max(at, firsts.get(segment, at)), True)] for segment, at in starts.items()}
+
+    def hold_to(self, ends: Mapping[str, int]) -> None:
+        """Plan no message from now on that is at or after the end of its partition."""
+        self._most = ends
+
+    def most_entries(self, count: int, size: Callable[[], int | None], limit: ReadLimit | None) -> int | None:
+        """Return how many of so many offsets an epoch takes."""
+        return rows_within(self.spec.max_rows_per_epoch, limit, count, size)
+
     def committed(self, end: SourcePositions) -> None:
         """Nothing is kept for a replay: how long messages stay is for the cluster to say."""
 
@@ -214,7 +258,7 @@ class KafkaSource:
     def _payload_reader(self, registry: Registry | None) -> PayloadReader:
         """Return what makes rows of payloads."""
         if registry is None:
-            return partial(json_rows, JsonParser(self.spec.payload, ignores_new=self.spec.ignores_new))
+            return partial(json_rows, parser_of(self.spec.payload, self.spec.on_new))
         from holdfast.connectors.kafka.source.avro_payloads import AvroReader  # its libraries are another extra
 
         return AvroReader(schemas_of(registry, self._node), self.spec.payload).rows
@@ -275,11 +319,14 @@ class KafkaSource:
 
     def _start(self, parts: Sequence[PartitionOf]) -> Mapping[PartitionOf, int]:
         cluster, start = self._cluster(), self.spec.start
-        if start == "earliest":
-            return cluster.begins(parts)
         if start == "latest":
             return cluster.ends(parts, committed=self._is_committed)
-        return cluster.at_time(parts, int(start) // 1000, committed=self._is_committed)
+        times = [] if start == "earliest" else [int(start)]
+        if self.spec.since is not None and self.spec.has_message_time:
+            times.append(self.spec.since)  # before the first message at or after a time all are before it
+        if not times:
+            return cluster.begins(parts)
+        return cluster.at_time(parts, max(times) // 1000, committed=self._is_committed)
 
     def _new_ends(self, start: SourcePositions) -> dict[str, int]:
         """Return where each partition ends now; what goes on from a position is still the same partition."""
@@ -412,6 +459,19 @@ class KafkaSource:
 
 def _at(start: SourcePositions, segment: str) -> tuple[int, int]:
     return int(start[segment]), int(start[segment])
+
+
+def _lower(ends: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
+    return {segment: min(end, most.get(segment, 0)) for segment, end in ends.items()}
+
+
+def _ms(time_us: int) -> int:
+    """Return the first millisecond that is not before a time."""
+    return -(-time_us // 1000)
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
 
 
 def _show(segment: str) -> str:

@@ -8,16 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 
-from holdfast.connectors.formats import json_lines
+from holdfast.connectors.formats import json_lines, json_new_columns
+from holdfast.connectors.formats.json_new_columns import OnNewColumn
 from holdfast.connectors.kafka.avro_registry import Registry
 from holdfast.connectors.kafka.brokers import Brokers, libraries_for
 from holdfast.connectors.kafka.fields import FIELDS
 from holdfast.connectors.kafka.source.reading import KafkaReading
 from holdfast.connectors.kafka.topics import PartitionOf, Selection
+from holdfast.connectors.reading import deferred_log as owing
 from holdfast.connectors.reading.bounds import OWN, PartitionTimes, with_bounds
 from holdfast.connectors.reading.identified import KnownPlace
 from holdfast.connectors.reading.partitioned import of_partitions
+from holdfast.connectors.reading.rounds import SourceInRounds
+from holdfast.connectors.reading.rounds_log import RoundsLog, own_positions
+from holdfast.connectors.reading.rounds_log import obstacle as rounds_obstacle
 from holdfast.errors import InvalidPipeline
+from holdfast.ports import Explanation, Source
 from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
@@ -27,7 +33,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.connectors.kafka.source.group import GroupFollower
-    from holdfast.connectors.kafka.source.source import KafkaSource
     from holdfast.graph.nodes import Stream
 
 MESSAGE_TIME = "message"
@@ -85,7 +90,7 @@ class KafkaSourceSpec(KafkaReading):
             "isolation": self.isolation,
             "max_rows_per_epoch": self.max_rows_per_epoch,
             "on_bad_row": "reject" if self.rejects else None,
-            "on_new_column": None if self.ignores_new else "fail",
+            "on_new_column": None if self.on_new == "ignore" else self.on_new,
             "group": self.group,
             "registry": None if self.registry is None else str(self.registry),
             "protocol": None if self.address.protocol == "PLAINTEXT" else self.address.protocol,
@@ -102,17 +107,30 @@ class KafkaSourceSpec(KafkaReading):
             from holdfast.connectors.kafka.native.clients import prepare
         prepare(self.address)
 
-    def open(self, name: str, workspace: str) -> KafkaSource:
+    def from_time(self, at_us: int) -> KafkaSourceSpec:
+        """Return the source from the first message at or after a time on, where the cluster knows which one that is."""
+        return replace(self, since=at_us)
+
+    def up_to(self, before: int, marker: str | None) -> KafkaSourceSpec:
+        """Return the source without the rows at or above a time, which it then owes."""
+        return replace(self, before=before)
+
+    def open(self, name: str, workspace: str) -> Source:
         """Return the source; the cluster is asked when it is first needed."""
         with libraries_for(f"source {name!r}", "avro" if self.format == "avro" else "kafka"):
             from holdfast.connectors.kafka.source.source import KafkaSource
-        return KafkaSource(self, name, workspace)
+        source = KafkaSource(self, name, workspace)
+        return source if self.timestamp is None else SourceInRounds(source, self, name, workspace)
 
     def places(self, name: str, workspace: str, until: SourcePositions) -> Iterator[KnownPlace]:
         """Yield the partitions."""
+        log = RoundsLog(workspace)
         for segment, end in of_partitions(until).items():
             part = PartitionOf.of(segment)
-            yield KnownPlace(segment, 0, end, segment, None, f"topic {part.topic}, partition {part.number}")
+            shown = f"topic {part.topic}, partition {part.number}"
+            for read in log.between(segment, 0, end):
+                shift = read.position - read.first
+                yield KnownPlace(segment, read.first, read.last, segment, None, shown, read.since, read.before, shift)
 
     def obstacle(
         self, name: str, workspace: str, positions: SourcePositions, until: SourcePositions | None = None
@@ -122,8 +140,14 @@ class KafkaSourceSpec(KafkaReading):
             from holdfast.connectors.kafka.source import cluster
             from holdfast.connectors.kafka.source.cluster import Cluster, gone
             from holdfast.connectors.reading.identified import Recorded
-        ends = of_partitions({**positions, **(until or {})})
-        begun = {**Recorded(workspace, name).start, **positions}
+        log, asked = RoundsLog(workspace), of_partitions({**positions, **(until or {})})
+        if lost := rounds_obstacle(log, asked):
+            return lost
+        ends = {segment: log.entry_at(segment, at) for segment, at in asked.items()}
+        begun = dict(Recorded(workspace, name).start)
+        for segment, at in of_partitions(positions).items():
+            owed = [one.first for one in log.owed_ranges(segment, at)]
+            begun[segment] = min([log.entry_at(segment, at), *owed])
 
         def first(segment: str, end: int) -> int:
             if segment in begun:
@@ -151,7 +175,13 @@ class KafkaSourceSpec(KafkaReading):
         with libraries_for(f"source {name!r}"):
             from holdfast.connectors.kafka.source.group import lags
         is_committed = self.isolation == "read_committed"
-        found = lags(self.address.expanded(), self.selection, f"source {name!r}", positions, committed=is_committed)
+        found = lags(
+            self.address.expanded(),
+            self.selection,
+            f"source {name!r}",
+            own_positions(positions),
+            committed=is_committed,
+        )
         return tuple(each for each in found if each.segment in self.reads)
 
     def follower(self, name: str) -> GroupFollower | None:
@@ -165,6 +195,14 @@ class KafkaSourceSpec(KafkaReading):
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return nothing: an offset is the same message whatever the checkpoint says."""
         return {}
+
+    def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
+        """Return what its positions mean where it was read up to a time."""
+        return owing.explanations(workspace, name, after)
+
+    def restore(self, name: str, workspace: str, explanations: Sequence[Explanation]) -> None:
+        """Note it again."""
+        owing.restore(workspace, name, explanations)
 
 
 def kafka(
@@ -181,7 +219,7 @@ def kafka(
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     max_rows_per_epoch: int | None = None,
     on_bad_row: Literal["fail", "reject"] = "fail",
-    on_new_column: Literal["ignore", "fail"] = "ignore",
+    on_new_column: OnNewColumn = "ignore",
     security: Mapping[str, str] | None = None,
     group: str | None = None,
     bounds: str | None = None,
@@ -227,7 +265,7 @@ def kafka(
         ``"fail"`` stops with the offset and the reason; ``"reject"`` sends the row to ``stream.rejects``.
     on_new_column : str
         For ``"json"``: ``"ignore"`` leaves out the members of a value that are no column; with ``"fail"`` such a value
-        is a bad row.
+        is a bad row; with ``"rescue"`` they are the text of the column ``_rescued``, null where there are none.
     security : mapping of str to str, optional
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     group : str, optional
@@ -259,16 +297,16 @@ def kafka(
         flights = hf.read.kafka("localhost:9092", "flights", schema="origin STRING, dep_delay INT",
                                 metadata=["key"], timestamp="message", name="flights")
     """
-    from holdfast.graph.building import building
+    from holdfast.graph.building import building, check_choice
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
 
     with building("source", name):
         address = Brokers(bootstrap, dict(sorted((security or {}).items())), "read.kafka")
         address.check()
-        _check_choice("format", format, ("json", "avro", "bytes"))
-        _check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
-        _check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
+        check_choice("format", format, ("json", "avro", "bytes"))
+        check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
+        check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         if max_rows_per_epoch is not None and (not isinstance(max_rows_per_epoch, int) or max_rows_per_epoch < 1):
             raise InvalidPipeline(
                 f"max_rows_per_epoch={max_rows_per_epoch!r} is not a positive number.",
@@ -289,6 +327,8 @@ def kafka(
         payload = pa.schema([]) if schema is None else to_arrow(schema)
         if format == "json":
             json_lines.check_types(payload)
+        on_new = json_new_columns.choice_of(on_new_column, format)
+        payload = json_new_columns.with_rescue(payload, on_new)
         wanted = {each: each for each in FIELDS} if format == "bytes" else _metadata(metadata)
         time, beside = _time(timestamp, payload, wanted)
         _check_names(payload, beside)
@@ -305,7 +345,7 @@ def kafka(
             on_bad_row == "reject" and format != "bytes",
             group,
             registry=None if registry is None else Registry.of(registry, "read.kafka"),
-            ignores_new=json_lines.ignores_new(on_new_column, format),
+            on_new=on_new,
         )
         times = _partition_times(spec, bounds, disorder, idle_after)
         read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)
@@ -392,10 +432,3 @@ def _start(start: Any) -> str | int:
             f"read.kafka: start={start!r} is neither a place nor a time.",
             do='write start="earliest", "latest" or "2024-01-01T00:00:00Z".',
         ) from error
-
-
-def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InvalidPipeline(
-            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
-        )

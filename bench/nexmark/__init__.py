@@ -1,0 +1,1 @@
+"""Nexmark: events, queries, and what they should find (design/0057)."""

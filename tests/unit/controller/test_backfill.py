@@ -1,0 +1,182 @@
+"""Backfills: what is refused, what is asked, and what the same command is (design/0056)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.checkpoint.backfills import check_none_adds, note_backfill, note_end, noted_backfills
+from holdfast.checkpoint.directory_header import DirectoryHeader, note_beginning
+from holdfast.config import Settings
+from holdfast.controller.backfill import Backfilling, backfilling
+from holdfast.errors import InvalidPipeline
+from holdfast.starts.shadows.reconciling import Reconciling
+from holdfast.store import sealed
+from holdfast.store.local import LocalStore
+
+SECOND = 1_000_000
+JANUARY = {"at": "2026-01-01", "until": "2026-02-01"}
+FEBRUARY_US = 1_769_904_000 * SECOND
+SCHEMA = "id BIGINT, at TIMESTAMP"
+
+
+def rides(name: str = "rides", **options: Any) -> hf.Stream:
+    return hf.read.files("in", schema=SCHEMA, timestamp="at", name=name, **options)
+
+
+def table(name: str = "table", **options: Any) -> Any:
+    return hf.write.sqlite("t.db", table=name, name=name, **options)
+
+
+def ran(place: Path, pipeline: str = "p", *, from_us: int | None = None) -> LocalStore:
+    """Return the checkpoint of a pipeline that has run."""
+    store = LocalStore(str(place))
+    store.put("identity.json", sealed.dump({"pipeline": pipeline, "format": 1}))
+    if from_us is not None:
+        note_beginning(store, f"at={from_us}", DirectoryHeader(1, from_us=from_us))
+    return store
+
+
+def made(place: Path, *sinks: Any, **options: Any) -> Backfilling:
+    return backfilling(hf.Pipeline("p", *sinks), checkpoint=str(place), **{**JANUARY, **options})
+
+
+def refused(place: Path, *sinks: Any, **options: Any) -> str:
+    with pytest.raises(InvalidPipeline) as error:
+        made(place, *sinks, **options)
+    return str(error.value)
+
+
+def test_a_range_below_where_the_live_run_began_is_written_by_whatever_sink(tmp_path: Path) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    found = made(tmp_path, rides() | table())
+    assert found.graph.name == f"p-backfill_{found.note.name}"
+    assert found.checkpoint == f"{tmp_path}/backfills/{found.note.name}"
+    assert found.note.adds == ("table",)
+    assert made(tmp_path, rides() | hf.write.files("out", name="out")).note.adds == (), "its files say whose they are"
+    assert found.note.shown == "2026-01-01T00:00:00Z to 2026-02-01T00:00:00Z"
+    assert not list(tmp_path.glob("backfills*")), "nothing is written before it starts"
+
+
+@pytest.mark.parametrize(
+    ("from_us", "why"),
+    [(None, "at the beginning of its sources"), (FEBRUARY_US - 1, "began at 2026-01-31T23:59:59.999999Z")],
+)
+def test_what_the_live_run_gives_an_appending_sink_is_refused_without_the_users_word(
+    tmp_path: Path, from_us: int | None, why: str
+) -> None:
+    ran(tmp_path, from_us=from_us)
+    said = refused(tmp_path, rides() | table())
+    assert why in said
+    assert "--except table" in said
+    assert made(tmp_path, rides() | table(), again=True).note.adds == ("table",)
+
+
+def test_a_row_that_replaces_itself_needs_no_word(tmp_path: Path) -> None:
+    ran(tmp_path)
+    by_time = rides() | table(mode="upsert", key=["id", "at"])
+    assert made(tmp_path, by_time).note.adds == (), "the live run gives the same rows"
+    by_id = rides("more") | hf.row_id() | table(mode="upsert", key=["row_id"])
+    assert made(tmp_path, by_id).note.adds == ()
+
+
+def test_an_old_row_that_would_replace_a_newer_one_is_refused(tmp_path: Path) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    said = refused(tmp_path, rides() | table(mode="upsert", key=["id"]))
+    assert "also one that is newer" in said
+    assert "--again" in said
+
+
+def test_rows_of_an_earlier_backfill_are_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
+    store = ran(tmp_path, from_us=FEBRUARY_US)
+    first = made(tmp_path, rides() | table())
+    note_backfill(store, first.note)
+    assert f"backfill {first.note.name} wrote" in refused(tmp_path, rides() | table(), at="2026-01-31")
+    made(tmp_path, rides() | table(), at="2025-12-31", until="2026-01-01")
+    made(tmp_path, rides() | table("another"))
+
+
+def test_state_is_asked_for_and_results_of_it_do_not_replace_those_of_the_live_run(tmp_path: Path) -> None:
+    ran(tmp_path)
+    windows = rides() | hf.aggregate(by="id", window=hf.tumbling("1 h"), n=hf.count(), name="windows")
+    sink = windows | table(mode="upsert", key=["id", "window_start"])
+    said = refused(tmp_path, sink)
+    assert "--empty-state" in said
+    assert "of the range alone" in refused(tmp_path, sink, empty_state=True)
+    assert "begins empty" in "\n".join(made(tmp_path, sink, empty_state=True, again=True).lines())
+
+
+def test_sinks_that_only_the_live_run_can_write_are_refused_whatever_is_said(tmp_path: Path) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    told = hf.write.foreach_batch(lambda rows, epoch: None, name="function")
+    assert "--except function" in refused(tmp_path, rides() | told, again=True)
+    assert "a rewind finds the rows" in refused(tmp_path, rides() | table(rewindable=True), again=True)
+
+
+def test_rejects_of_a_source_have_no_time(tmp_path: Path) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    source = rides(on_bad_row="reject")
+    sinks = source | table(), source.rejects | table("bad")
+    assert "malformed rows have no time" in refused(tmp_path, *sinks)
+    assert made(tmp_path, *sinks, leave_out=["bad"]).note.sinks == ("table",)
+
+
+def test_sources_without_a_past_or_a_time_are_refused(tmp_path: Path) -> None:
+    ran(tmp_path)
+    rate = hf.read.rate(rows_per_second=1, name="generated")
+    assert "no past" in refused(tmp_path, rate | table())
+    timeless = hf.read.files("in", schema=SCHEMA, name="timeless")
+    assert "declares no timestamp" in refused(tmp_path, timeless | table())
+
+
+def test_a_sink_gets_rows_of_all_its_sources_or_is_left_out(tmp_path: Path) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    left, right = rides("left"), rides("right")
+    sinks = hf.union(left, right, name="both") | table("both_table"), left | table("left_table")
+    said = refused(tmp_path, *sinks, sources=["left"])
+    assert "--source right" in said
+    assert "--except both_table" in said
+    found = made(tmp_path, *sinks, sources=["left"], leave_out=["both_table"])
+    assert (found.note.sources, found.note.sinks) == (("left",), ("left_table",))
+    assert "would write to no sink" in refused(tmp_path, *sinks, leave_out=["both_table", "left_table"])
+    assert "has no source 'middle'" in refused(tmp_path, *sinks, sources=["middle"])
+    assert "has no sink 'middle'" in refused(tmp_path, *sinks, leave_out=["middle"])
+    assert "no sink of the backfill needs source 'right'" in refused(
+        tmp_path, *sinks, sources=["left", "right"], leave_out=["both_table"]
+    )
+
+
+def test_a_pipeline_that_has_not_run_or_another_one_is_refused(tmp_path: Path) -> None:
+    assert "has not run on this checkpoint" in refused(tmp_path / "none", rides() | table())
+    assert not (tmp_path / "none").exists()
+    ran(tmp_path / "other", "other")
+    assert "belongs to pipeline 'other'" in refused(tmp_path / "other", rides() | table())
+
+
+def test_the_same_command_is_the_same_backfill_and_knows_that_it_is_done(tmp_path: Path) -> None:
+    store = ran(tmp_path)
+    first = made(tmp_path, rides() | table(), again=True)
+    note_backfill(store, first.note)
+    second = made(tmp_path, rides() | table())
+    assert second.note == first.note, "what was consented to stays so"
+    assert not second.is_done
+    note_end(store, second.note, FEBRUARY_US)
+    third = made(tmp_path, rides() | table(), at="2026-01-01T01:00:00+01:00")
+    assert third.is_done
+    assert "done since 2026-02-01T00:00:00Z" in "\n".join(third.lines())
+    assert [each.name for each in noted_backfills(store)] == [first.note.name]
+
+
+def test_a_sink_to_which_rows_were_added_is_not_computed_from_its_sources(tmp_path: Path) -> None:
+    store = ran(tmp_path, from_us=FEBRUARY_US)
+    pipeline = hf.Pipeline("p", rides() | table())
+    note_backfill(store, made(tmp_path, *pipeline.sinks).note)
+    reconciling = Reconciling(pipeline, pipeline.sinks[0], tmp_path, tmp_path / "shadow", Settings())
+    with pytest.raises(InvalidPipeline, match="a backfill has added rows to it"):
+        reconciling.check_computable()
+    check_none_adds(store, "p", ["another"], "compared")
+    with pytest.raises(InvalidPipeline, match="taken for surplus"):
+        check_none_adds(store, "p", ["table"], "compared")
