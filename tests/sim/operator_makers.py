@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
 import polars as pl
@@ -14,6 +17,7 @@ import pyarrow.compute as pc
 import holdfast as hf
 from holdfast import flow as flowgraphs
 from holdfast.flow.calculators import FlowLimiter
+from holdfast.graph.nodes import Stream
 from holdfast.operators.expect import OnFail
 from holdfast.testing.stand_in import StandIn
 from holdfast.types.row_ids import ids_of_columns, key_of
@@ -248,6 +252,77 @@ def _map_batches(graph: Graph, flow: Flow) -> None:
     )
     lines = _chosen(flow, flow.lines, "t", "v")
     graph.flows.append(replace(flow, stream=stream, lines=lines, columns=("k", "t", "v"), time="t", value="v"))
+
+
+_ANSWERS = TemporaryDirectory(prefix="holdfast-answers-")
+_NUMBERS = count()
+ASKED: Counter[tuple[str, int]] = Counter()
+"""(File of answers, value) -> how often a service was asked about it.  What was recorded is not asked for again."""
+
+
+def new_answers() -> str:
+    """Return the path of a file of answers that is not there yet."""
+    return f"{_ANSWERS.name}/{next(_NUMBERS)}.sqlite"
+
+
+async def _answer(file: str, column: str, value: str, refuses: bool, row: Row) -> Row:
+    """Answer in another way each time: what a replay shows, and was not recorded, shows as a wrong row."""
+    ASKED[file, row[value]] += 1
+    if refuses and _is_refused(row[value]):
+        raise ValueError(f"asked {ASKED[file, row[value]]} times")
+    return {column: _answered(row[value]) + ASKED[file, row[value]] - 1}
+
+
+def _is_refused(value: int) -> bool:
+    return value % 3 == 0
+
+
+def _answered(value: int) -> int:
+    return value % 1009 + 7
+
+
+def _asked(graph: Graph, flow: Flow, kind: str, **given: Any) -> tuple[Stream, str, str]:
+    """Return the rows with what the service answers, and the names of the columns of answers and errors."""
+    name = graph.name(kind)
+    column, error = f"said_{name}", f"why_{name}"
+    file = new_answers()
+    if given:
+        given["error"] = error
+    ask = partial(_answer, file, column, flow.value, bool(given))
+    call: Any = hf.call(ask, f"{column} BIGINT", key=flow.value, answers=file, retry=0, name=name, **given)
+    return flow.stream | call, column, error
+
+
+def _call(graph: Graph, flow: Flow) -> None:
+    stream, column, _ = _asked(graph, flow, "call")
+    lines = {key: [{**row, column: _answered(row[flow.value])} for row in rows] for key, rows in flow.lines.items()}
+    graph.flows.append(replace(flow, stream=stream, lines=lines, columns=(*flow.columns, column)))
+
+
+def _answered_and_not(graph: Graph, flow: Flow, kind: str) -> tuple[Flow, Flow]:
+    stream, column, error = _asked(graph, flow, kind, on_fail="reject")
+    told = {error: "ValueError: asked 1 times"}
+    good = {
+        key: [{**row, column: _answered(row[flow.value])} for row in rows if not _is_refused(row[flow.value])]
+        for key, rows in flow.lines.items()
+    }
+    bad = {key: [{**row, **told} for row in rows if _is_refused(row[flow.value])] for key, rows in flow.lines.items()}
+    return (
+        replace(flow, stream=stream, lines=good, columns=(*flow.columns, column)),
+        replace(flow, stream=stream.rejects, lines=bad, columns=(*flow.columns, error)),
+    )
+
+
+def _answered_alone(graph: Graph, flow: Flow) -> None:
+    good, bad = _answered_and_not(graph, flow, "answered")
+    graph.write(bad)
+    graph.flows.append(good)
+
+
+def _unanswered(graph: Graph, flow: Flow) -> None:
+    good, bad = _answered_and_not(graph, flow, "unanswered")
+    graph.write(good)
+    graph.flows.append(bad)
 
 
 # --- operators with state --------------------------------------------------------------------------------------------
@@ -636,6 +711,9 @@ MAKERS: Mapping[str, Maker] = {
     "sql": Maker(_sql, weight=2),
     "map_batches": Maker(_map_batches),
     "row_id": Maker(_row_id),
+    "call": Maker(_call),
+    "answered": Maker(_answered_alone),
+    "unanswered": Maker(_unanswered),
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),

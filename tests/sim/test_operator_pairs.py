@@ -20,7 +20,7 @@ from holdfast.testing import StandIn, drive, malformed
 from holdfast.testing.given import close
 from tests.everyday import SEEDS
 from tests.sim.flows import SIDES, Graph
-from tests.sim.operator_makers import MAKERS, PLAIN, calculators
+from tests.sim.operator_makers import MAKERS, PLAIN, calculators, new_answers
 from tests.sim.stateful_graphs import BEFORE, PAIRS, add_source, pair_graph, random_graph
 from tests.sim.test_stateful_graphs import lived
 
@@ -32,15 +32,12 @@ OF_COMMIT_AT = {"clock", "gate", "released"}
 OF_TABLES = {"lookup", "lookup_as_of"}
 """Not made at random yet; see tests/unit/plan/test_lookup_versions.py and tests/crash/test_lookup_kill.py."""
 
-OF_SERVICES = {"call", "answered", "unanswered"}
-"""Not made at random yet; see tests/unit/operators/test_call.py and tests/crash/test_calls_kill.py."""
-
 VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply"}
 """What is made more than once -> of which kind it is."""
 
 
 def test_every_kind_of_operator_is_in_the_table_of_pairs() -> None:
-    elsewhere = OF_COMMIT_AT | OF_TABLES | OF_SERVICES
+    elsewhere = OF_COMMIT_AT | OF_TABLES
     assert {VARIANTS.get(name, name) for name in BEFORE} - {"source"} == set(LOWERINGS) - elsewhere
 
 
@@ -82,6 +79,7 @@ HAS: Mapping[str, set[str]] = {
     "accumulate": {"late"},
     "limit_in_flight": {"late", "shed"},
     "flow": {"late"},
+    "answered": {"rejects"},
 }
 """Operator -> its side outputs.  That of a source, ``rejects``, it has where it is told to reject rows."""
 
@@ -116,6 +114,18 @@ def _step(state: Any, rows: Any, at: Any) -> Any:
     return {"seen": rows.select(["raw"])}, rows.select(["raw"])
 
 
+async def _ask(row: Any) -> dict[str, Any]:
+    return {"said": row["raw"]}
+
+
+async def _refuse(row: Any) -> None:
+    raise ValueError(row["raw"])
+
+
+def _called(fn: Any, **given: Any) -> Any:
+    return hf.call(fn, "said STRING", key="raw", answers=new_answers(), retry=0, name="op", **given)
+
+
 BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "filter": lambda bad, rows: bad | hf.filter("raw <> 'no'", name="op"),
     "expect": lambda bad, rows: bad | hf.expect("raw <> 'no'", name="op"),
@@ -129,6 +139,9 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "sql": lambda bad, rows: bad | hf.sql("select * from input where raw <> 'no'", name="op"),
     "map_batches": lambda bad, rows: bad | hf.map_batches(_read, PLAIN, timestamp="t", name="op"),
     "row_id": lambda bad, rows: bad | hf.row_id("raw", "position", name="op"),
+    "call": lambda bad, rows: bad | _called(_ask),
+    "answered": lambda bad, rows: bad | _called(_ask, on_fail="reject"),
+    "unanswered": lambda bad, rows: (bad | _called(_refuse, on_fail="reject")).rejects,
     "aggregate": lambda bad, rows: bad | hf.aggregate(by="raw", window=hf.total(), emit="changes", n=hf.count(),
                                                       name="op"),
     "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),

@@ -155,7 +155,7 @@ def test_among_thousands_of_graphs_every_epoch_adds_up_and_no_crash_loses_double
     outcomes = live_all(seeds)
     kinds = Counter(kind for outcome in outcomes for kind in set(outcome.graph.kinds))
     assert set(kinds) == set(MAKERS)
-    assert min(kinds.values()) > count // 16, f"some operators hardly ever: {kinds}"
+    assert min(kinds.values()) >= count // 20, f"some operators hardly ever: {kinds}"
     deaths = Counter(_where(death) for outcome in outcomes for death in outcome.deaths)
     assert sum(deaths.values()) > 2 * count, "the drivers hardly ever die"
     assert deaths["state"] > count // 8, f"hardly ever next to a write of the journal: {deaths}"
@@ -280,4 +280,4 @@ def test_a_worker_that_trusts_what_it_holds_is_noticed(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("holdfast.plan.levels.level.load", trusting)
     monkeypatch.setattr(store.Cache, "drop_others", lambda self, run: None)
-    assert is_noticed("times too few", "times too often")
+    assert is_noticed("times too few", "times too often", seeds=4 * FEW)

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import pickle
 import random
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -28,6 +30,7 @@ from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.graph.graph import Graph
 from holdfast.plan.audit import Auditor, audit_of_stages
+from holdfast.plan.batches import forget
 from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
 from holdfast.plan.counts import Balances, EpochReport, united
 from holdfast.plan.cutting import build_stages
@@ -142,13 +145,15 @@ class StatefulWorkload:
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
         self.state.objects.lose_power(lambda key: random_.random() < 0.5)
-        token = f"run{random_.getrandbits(32)}"
+        token = f"run{random_.getrandbits(32)}-{uuid4().hex}"  # set-ups of equal seeds are not shared
         plan = StandInPlan(self.stand_ins, random_)
 
         stages = build_stages(
             self.pipeline, as_it_is, token, buckets=self.buckets, partitions=self.partitions, prefix=plan.schemas
         )
-        return StatefulEvaluation(self, stages, plan, token, process, random_)
+        evaluation = StatefulEvaluation(self, stages, plan, token, process, random_)
+        weakref.finalize(evaluation, forget, token)
+        return evaluation
 
     def audit(self, visible: Mapping[str, Sequence[Sequence[object]]]) -> list[str]:
         """Let the judge look."""
