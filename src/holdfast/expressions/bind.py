@@ -413,12 +413,11 @@ def _item_of_split(tree: exp.Expression, schema: pa.Schema) -> Expression:
     only(tree, "this", "expressions")
     call, items = tree.this, tree.expressions
     require(isinstance(call, exp.Anonymous) and str(call.this).lower() == "split" and len(call.expressions) == 2)
-    text, separator = call.expressions
-    require(len(items) == 1 and isinstance(items[0], exp.Literal) and isinstance(separator, exp.Literal))
+    require(len(items) == 1 and all(isinstance(one, exp.Literal) for one in (items[0], call.expressions[1])))
     literals = tuple(
-        one.value for one in (bound(separator, schema), bound(items[0], schema)) if isinstance(one, Constant)
+        one.value for one in (bound(call.expressions[1], schema), bound(items[0], schema)) if isinstance(one, Constant)
     )
-    return or_spark(functions.call_of("item of split", bound(text, schema), literals))
+    return or_spark(functions.call_of("item of split", bound(call.expressions[0], schema), literals))
 
 
 def _match(function: str) -> Callable[[exp.Expression, pa.Schema], Expression]:
