@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from holdfast.capabilities import offers, optional
 from holdfast.graph import checks
 from holdfast.graph.graph import Graph
-from holdfast.graph.nodes import Node, OperatorSpec, Rejecting, SinkNode, is_stateful
+from holdfast.graph.nodes import MayReject, Node, OperatorSpec, SinkNode, is_stateful
 from holdfast.graph.row_ids import Identifying
 from holdfast.graph.shape import Shape
 from holdfast.plan.cutting import in_arrow_behind_state
@@ -267,7 +267,7 @@ def _warnings(pipeline: Graph) -> Iterator[str]:
         if source.guarantee is Guarantee.AT_LEAST_ONCE:
             yield f"source {source.name!r} ({source.origin}) is at-least-once: after a crash rows can occur twice."
     for each in pipeline.nodes:
-        rejects = offers(each.spec, Rejecting) and each.spec.failing() is not None
+        rejects = offers(each.spec, MayReject) and each.spec.failing() is not None
         if rejects and each.side_outputs.get("rejects") not in pipeline.nodes:
             yield (
                 f"{each.kind} {each.name!r} ({each.origin}) writes the rows that it rejects nowhere. "

@@ -14,7 +14,7 @@ from holdfast.config import Settings
 from holdfast.display.drawing import Box
 from holdfast.graph.graph import Graph
 from holdfast.observe.audit_report import AuditReport
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport
+from holdfast.observe.inspection import DecisionSummary, Inspection, SinkAnswer, SinkReport
 from holdfast.observe.reading import Configuration, configuration
 from holdfast.page.details import EpochDetails, SourceSpan, StoryLine
 from holdfast.page.reading import CommandWords
@@ -151,7 +151,7 @@ def epoch_lines(count: int, sink: str = "hourly_table") -> list[EpochLine]:
 
 def in_doubt(sink: str = "hourly_table") -> Inspection:
     """Return a checkpoint whose epoch 42 is decided and in doubt."""
-    answer = Answer(42, Decision.COMMIT, Outcome.STAGED, Verdict.PUBLISH)
+    answer = SinkAnswer(42, Decision.COMMIT, Outcome.STAGED, Verdict.PUBLISH)
     report = SinkReport(
         sink, "sqlite", "exactly-once", "prepared rows", Held(41, 2, {"rides": {"log": 900}}), answers=(answer,)
     )

@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.graph.event_time import TimeUnit
 from holdfast.json_values import as_json
 from holdfast.observe.changes import change_lines
-from holdfast.observe.inspection import Answer, DecisionSummary, Inspection, SinkReport, StateReport
+from holdfast.observe.inspection import DecisionSummary, Inspection, SinkAnswer, SinkReport, StateReport
 from holdfast.observe.ledgers import lease_lines
 from holdfast.observe.reading import Configuration, source_lines
 from holdfast.observe.schemas import schema_lines
@@ -451,7 +451,7 @@ def _state(report: StateReport) -> Iterator[str]:
         yield from (f"    {line}" for line in wait_lines(operator.waits))
 
 
-def _answer(answer: Answer) -> str:
+def _answer(answer: SinkAnswer) -> str:
     verdict = {
         Verdict.ABORT: "nothing of it is visible; it is produced again",
         Verdict.SKIP: "it is there; nothing to write",

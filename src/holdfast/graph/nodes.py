@@ -56,7 +56,7 @@ class OperatorSpec(Protocol):
 
 
 @optional(OperatorSpec)
-class Rejecting(Protocol):
+class MayReject(Protocol):
     """What an operator's declaration may have: rows that it rejects, as the side output ``rejects``."""
 
     def failing(self) -> OperatorSpec | None:
@@ -277,7 +277,7 @@ def in_order(last: Sequence[Node]) -> tuple[Node, ...]:
 def _rejects(stream: Stream) -> Stream:
     source = stream.node
     built_at = naming.origin()
-    failing = source.spec.failing() if offers(source.spec, Rejecting) else None
+    failing = source.spec.failing() if offers(source.spec, MayReject) else None
     if failing is None and not (source.is_source and source.source_spec.rejects):
         raise no_rejects(source.kind, source.name, source.origin, built_at, is_source=source.is_source)
     if (node := source.side_outputs.get("rejects")) is None:

@@ -122,7 +122,7 @@ class StateReport:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SinkAnswer:
     """What a sink answered about one epoch, and what follows from it.
 
     Parameters
@@ -181,7 +181,7 @@ class SinkReport:
         None when the sink was not or could not be asked.
     orphans : tuple of str, optional
         Names of staged rows that nothing refers to; None when the sink cannot list them.
-    answers : tuple of Answer
+    answers : tuple of SinkAnswer
         Its answer on every epoch that is not settled in the ledger, and on the last that is.
     problem : str
         Why it did not answer.
@@ -211,7 +211,7 @@ class SinkReport:
     staging: str = ""
     held: Held | None = None
     orphans: tuple[str, ...] | None = None
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[SinkAnswer, ...] = ()
     problem: str = ""
     pts_unit: TimeUnit | None = None
     is_at_pts: bool = False
@@ -357,7 +357,7 @@ class Inspection:
         return tuple(d.epoch for d in is_open if not d.rows or any((name, d.epoch) not in fine for name in d.rows))
 
     @property
-    def answers(self) -> tuple[tuple[str, Answer], ...]:
+    def answers(self) -> tuple[tuple[str, SinkAnswer], ...]:
         """Every sink's answers, by epoch."""
         return tuple(sorted(((s.name, a) for s in self.sinks for a in s.answers), key=lambda pair: pair[1].epoch))
 

@@ -24,9 +24,9 @@ from holdfast.graph.event_time import common_unit
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
 from holdfast.observe.inspection import (
-    Answer,
     BehindReport,
     Inspection,
+    SinkAnswer,
     SinkReport,
     TransactionReport,
     TransactionStanding,
@@ -291,13 +291,13 @@ def questions(inspection: Inspection, sink: str) -> list[tuple[int, Decision]]:
     return sorted(asked.items())
 
 
-def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[Answer]:
+def _answers(sink: Sink, asked: Iterable[tuple[int, Decision]]) -> Iterator[SinkAnswer]:
     for epoch, decision in asked:
         outcome = sink.outcome(epoch)
-        yield Answer(epoch, decision, outcome, VERDICTS[decision, outcome])
+        yield SinkAnswer(epoch, decision, outcome, VERDICTS[decision, outcome])
 
 
-def _revoked(sink: Sink, store: Store, answers: Sequence[Answer]) -> tuple[list[Answer], tuple[str, ...]]:
+def _revoked(sink: Sink, store: Store, answers: Sequence[SinkAnswer]) -> tuple[list[SinkAnswer], tuple[str, ...]]:
     """Return the answers, where staged rows of a decision are gone, and the names of those rows."""
     lacks = [each.epoch for each in answers if (each.decision, each.outcome) == (Decision.COMMIT, Outcome.ABSENT)]
     if not lacks or not offers(sink, Expiring):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.commit.recovery import Decision, Verdict
 from holdfast.display.lines import utc
 from holdfast.observe.audit_report import audit_lines
-from holdfast.observe.inspection import Answer, SinkReport
+from holdfast.observe.inspection import SinkAnswer, SinkReport
 from holdfast.observe.transactions import transaction_lines
 from holdfast.page.html import Child, Html, el, facts, join, lines, link, table
 from holdfast.page.model import Asked, Moment, Section
@@ -118,12 +118,12 @@ def _report(report: SinkReport, asked: Asked) -> Html:
     return join([told, items(shown, "") if shown else None, lines(open_in_it) if open_in_it else None])
 
 
-def is_in_doubt(answer: Answer) -> bool:
+def is_in_doubt(answer: SinkAnswer) -> bool:
     """Return whether ledger and sink have not settled an epoch."""
     return answer.decision is not Decision.DONE or answer.verdict is not Verdict.SKIP
 
 
-def _doubt(answer: Answer, asked: Asked) -> Html:
+def _doubt(answer: SinkAnswer, asked: Asked) -> Html:
     level = "bad" if answer.verdict in (Verdict.DIVERGED, Verdict.REVOKE) else "minor"
     return el(
         "span",

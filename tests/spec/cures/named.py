@@ -33,7 +33,10 @@ _MODULES: Mapping[str, ModuleType] = {
     "policy": hf.policy,
 }
 _SOURCE_ARGUMENT = re.compile(r"where the source is built|at the source|read\.\w+")
-_BUILT_IN = {"operators/row_id.py": "connectors/reading/row_id.py"}
+_BUILT_IN = {
+    "operators/row_id.py": "connectors/reading/row_id.py",
+    "operators/calling.py": "operators/call.py",
+}
 """Where what a module checks for is built, if not there."""
 _SHARED = {
     "connectors/kit/": hf.write,
