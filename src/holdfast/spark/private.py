@@ -380,6 +380,8 @@ def identity_of(column: Any) -> int:
 class ObservedMetrics:
     """Metrics that a query has observed under one name.
 
+    What reads them is seen in 4.3: :func:`observed_metrics`.
+
     Parameters
     ----------
     values : mapping of str to Any
@@ -413,6 +415,10 @@ def observed_metrics(query: StreamingQuery, name: str) -> ObservedMetrics | None
 
 
 def _metric(values: Any, at: int) -> int | list[tuple[str, int]]:
+    """Return one of the values that a batch has observed.
+
+    Seen in 4.3: a Scala ``Row``, of which a list is a ``Seq`` of rows.  If it changes: as of :func:`observed_metrics`.
+    """
     if values.schema().apply(at).dataType().typeName() == "long":
         return int(values.getLong(at))
     rows = values.getSeq(at)

@@ -108,6 +108,8 @@ class Bench:
             source_rows={},
             source_rejects={},
             source_reasons={},
+            source_members={},
+            source_rescued={},
             has_waited=has_waited,
             ended_epoch=0,
             doing="",
