@@ -146,7 +146,8 @@ def aggregations():
     ranked = {"order": "v desc", "by": "k", "window": BY_TIME["tumbling"]}
     settled = step_of(top(source(), 3, **ranked, emit="settled", disorder=4))
     yield StepCase("aggregate top", settled, events_for("rows", disorder=4))
-    yield StepCase("aggregate top changes", step_of(top(source(), 3, **ranked)), events_for("rows"), depends_on_cut=True)
+    ranks = step_of(top(source(), 3, **ranked))
+    yield StepCase("aggregate top changes", ranks, events_for("rows"), depends_on_cut=True)
     yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
