@@ -5,24 +5,29 @@ a ledger row of its own in every sink.  The name follows from what is asked for:
 
 Durable writes of a start: 1. the note in the pipeline's checkpoint; 2. the rate, in the backfill's; then those of any
 start.  At its end: 3. the note once more.  Dead after 1: the next start has its word that the rows may be written.
-Dead before 3: the next start finds that its sources have reported their ends, and notes it.
+Dead before 3: the next start finds that its sinks hold the ends of its sources, and notes it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.backfills import BackfillNote, note_backfill, note_end, noted_backfills
 from holdfast.checkpoint.directory_header import newest_directory, noted_beginning
-from holdfast.checkpoint.spark_log import ended, newest_positions
+from holdfast.checkpoint.schemas import OUT_OF_REACH
+from holdfast.checkpoint.spark_log import CONTROLS, ended
 from holdfast.clock import SystemClock
+from holdfast.commit.ledger import Standing, survey
 from holdfast.config import Settings
 from holdfast.connectors.reading.until import ends_at
 from holdfast.controller.steering import call_at_end, listen
@@ -34,8 +39,10 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, in_order
 from holdfast.graph.trigger import available_now
 from holdfast.plan.cutting import has_state
-from holdfast.ports import Store
+from holdfast.ports import Guarantee, LedgerSpec, Store
+from holdfast.positions import Positions
 from holdfast.shards.naming import backfill_checkpoint, backfill_name
+from holdfast.starts.behind import published
 from holdfast.starts.context import StartOptions
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
@@ -47,6 +54,8 @@ from holdfast.store.paths import checkpoint_directory, open_store
 
 if TYPE_CHECKING:
     from holdfast.spark.run import Run
+
+log = logging.getLogger("holdfast.run")
 
 _NOT_THERE = {
     "callback": "its rows are pushed by a program, and go once its sinks hold them.",
@@ -152,24 +161,58 @@ class Backfilling:
         listen(run, self.directory)
         call_at_end(run, self._note_end)
         if not run.is_active:  # it has ended before it was asked to tell
-            self.finish()
+            with suppress(HoldfastError):  # who waits for it is told
+                run.wait()
+                self.finish()
         return run
 
     def finish(self) -> bool:
-        """Note that it is done, if it is, once its run has ended well; return whether it is."""
-        number = newest_directory(open_store(str(self.directory)))
-        reported = ended(newest_positions(self.directory / "spark" / str(number))) if number else ()
-        is_done = {*reported} >= {*self.note.sources}
-        noted = next((each for each in noted_backfills(self._store) if each.name == self.note.name), self.note)
-        if is_done and noted.ended_us is None:
-            note_end(self._store, self.note, SystemClock().now_us())  # 3.
-        return is_done
+        """Note that it is done, if every sink holds the ends of its sources; return whether it is."""
+        store = self._store
+        noted = next((each for each in noted_backfills(store) if each.name == self.note.name), self.note)
+        if noted.ended_us is None:
+            if not self._is_held():
+                return False
+            note_end(store, noted, SystemClock().now_us())  # 3.
+        return True
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @property
     def _store(self) -> Store:
         return open_store(str(checkpoint_directory(self.place, scratch_base=self.spark_checkpoint)))
+
+    def _is_held(self) -> bool:
+        """Return whether the epochs that report the ends are published in every sink: what is planned proves nothing.
+
+        A sink is asked itself, where it has a ledger that can be asked; of another one the engine knows it, once
+        nothing that was decided is open.
+        """
+        store = open_store(str(self.directory))
+        number = newest_directory(store)
+        _, finished = published(self.directory / "spark" / str(number)) if number else (0, {})
+        has_controls = CONTROLS in finished
+        if not self._has_ends(finished, has_controls=has_controls):
+            return False
+        is_known = True
+        for node in self.graph.sinks:
+            if (spec := _asked(node)) is None:
+                is_known = False
+                continue
+            try:
+                ledger = spec.ledger(node.name, self.graph.name)
+            except Exception as error:  # whatever a driver raises: the same command asks again
+                log.warning("whether sink %r holds the range is not known: %s", node.name, error)
+                return False
+            if ledger is None or not self._has_ends(ledger.held.positions, has_controls=has_controls):
+                return False
+        return is_known or all(each.standing in (Standing.DONE, Standing.VOID) for each in survey(store))
+
+    def _has_ends(self, positions: Positions, *, has_controls: bool) -> bool:
+        """Return whether all sources have ended there; where Spark computes stage 0, whether steps have been told."""
+        sources = {*self.note.sources}
+        is_told = not has_controls or {*positions.get(CONTROLS, {})} >= sources
+        return {*ended(positions)} >= sources and is_told
 
     def _note_end(self, error: HoldfastError | None) -> None:
         if error is None:
@@ -437,6 +480,13 @@ def _check_has_run(store: Store, pipeline: str) -> None:
 def _live_from(store: Store) -> int | None:
     noted = noted_beginning(store)
     return None if noted is None else noted[1].from_us
+
+
+def _asked(node: SinkNode) -> LedgerSpec | None:
+    """Return the declaration of a sink by which its ledger is asked; None where only its run can."""
+    spec = node.spec
+    is_there = node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH
+    return spec if is_there and offers(spec, LedgerSpec) else None
 
 
 def _sources_of(sink: SinkNode) -> list[Node]:

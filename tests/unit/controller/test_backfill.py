@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import holdfast as hf
 from holdfast.checkpoint.backfills import check_none_adds, note_backfill, note_end, noted_backfills
-from holdfast.checkpoint.directory_header import DirectoryHeader, note_beginning
+from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, note_beginning
+from holdfast.checkpoint.spark_log import CONTROLS
 from holdfast.config import Settings
+from holdfast.controller import backfill as module
 from holdfast.controller.backfill import Backfilling, backfilling
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import InvalidPipeline, Unavailable
+from holdfast.ports import Carried, EpochRecord, Held, Publication, RunIdentity
 from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.store import sealed
 from holdfast.store.local import LocalStore
@@ -168,6 +173,98 @@ def test_the_same_command_is_the_same_backfill_and_knows_that_it_is_done(tmp_pat
     assert third.is_done
     assert "done since 2026-02-01T00:00:00Z" in "\n".join(third.lines())
     assert [each.name for each in noted_backfills(store)] == [first.note.name]
+
+
+ENDED = {"rides": {"log": 9, "@ended": 1}}
+
+
+def log_batch(place: Backfilling, number: int, positions: dict[str, dict[str, int]], *, is_finished: bool) -> None:
+    """Write what Spark logs of a batch: that it is planned, and that it is finished."""
+    spark = place.directory / "spark" / "1"
+    for log in ("offsets", "commits"):
+        (spark / log).mkdir(parents=True, exist_ok=True)
+    (spark / FILE_NAME).write_bytes(DirectoryHeader(1).to_json())
+    offsets = {
+        name: {
+            "positions": {segment: at for segment, at in of.items() if segment != "@ended"},
+            "size_bytes": 1,
+            "row_count": 9,
+            **({"has_ended": True} if "@ended" in of else {}),
+        }
+        for name, of in positions.items()
+    }
+    head = ["v2", json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": {}})]
+    lines = [f"{name}:{json.dumps(offset)}" for name, offset in offsets.items()]
+    (spark / "offsets" / str(number)).write_text("\n".join([*head, *lines]))
+    if is_finished:
+        (spark / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+
+def publish(of: Backfilling, epoch: int, positions: dict[str, dict[str, int]]) -> None:
+    """Let each table of a backfill hold an epoch without rows."""
+    schema = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    for node in of.graph.sinks:
+        sink = node.spec.connect(node.name, of.graph.name, schema)
+        try:
+            sink.open(RunIdentity(of.graph.name, epoch))
+            record = EpochRecord(of.graph.name, epoch, epoch, positions)
+            sink.publish([Publication(record, (Carried(schema.empty_table()),))], Held())
+        finally:
+            sink.close()
+
+
+def test_ends_that_are_only_planned_or_in_no_sink_are_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = ran(tmp_path / "ckpt", from_us=FEBRUARY_US)
+    found = made(tmp_path / "ckpt", rides() | table())
+    note_backfill(store, found.note)
+    assert not found.finish(), "it has not begun"
+    log_batch(found, 0, {"rides": {"log": 9}}, is_finished=True)
+    publish(found, 1, {"rides": {"log": 9}})
+    log_batch(found, 1, ENDED, is_finished=False)
+    assert not found.finish(), "the epoch with the ends is planned"
+    log_batch(found, 1, ENDED, is_finished=True)
+    assert not found.finish(), "it is in no sink"
+    publish(found, 2, ENDED)
+    assert found.finish()
+    assert made(tmp_path / "ckpt", rides() | table()).is_done
+    assert found.finish(), "again: it is done"
+
+
+def test_where_spark_computes_what_is_before_the_state_steps_must_have_been_told_of_the_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = ran(tmp_path / "ckpt", from_us=FEBRUARY_US)
+    found = made(tmp_path / "ckpt", rides() | table())
+    note_backfill(store, found.note)
+    not_told: dict[str, dict[str, int]] = {**ENDED, CONTROLS: {}}
+    log_batch(found, 0, not_told, is_finished=True)
+    publish(found, 1, not_told)
+    assert not found.finish(), "windows are open yet"
+    told = {**ENDED, CONTROLS: {"rides": 1}}
+    log_batch(found, 1, told, is_finished=True)
+    publish(found, 2, told)
+    assert found.finish()
+
+
+class _FailedRun:
+    """A run that has failed before it is asked to tell."""
+
+    is_active = False
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        raise Unavailable("sink 'table' is away.", do="start it.")
+
+
+def test_a_run_that_has_failed_at_once_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran(tmp_path, from_us=FEBRUARY_US)
+    found = made(tmp_path, rides() | table())
+    monkeypatch.setattr(module, "start_as_asked", lambda *_, **__: _FailedRun())
+    monkeypatch.setattr(module, "listen", lambda *_: None)
+    monkeypatch.setattr(module, "call_at_end", lambda *_: None)
+    monkeypatch.setattr(Backfilling, "finish", lambda _: pytest.fail("the run has failed"))
+    assert isinstance(found.start(), _FailedRun), "who waits for it is told why"
 
 
 def test_a_sink_to_which_rows_were_added_is_not_computed_from_its_sources(tmp_path: Path) -> None:
