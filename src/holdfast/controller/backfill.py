@@ -29,6 +29,7 @@ from holdfast.checkpoint.spark_log import CONTROLS, ended
 from holdfast.clock import SystemClock
 from holdfast.commit.ledger import Standing, survey
 from holdfast.config import Settings
+from holdfast.connectors.reading.from_time import from_beginning
 from holdfast.connectors.reading.until import ends_at
 from holdfast.controller.steering import call_at_end, listen
 from holdfast.controller.telling import begin_followed
@@ -273,7 +274,8 @@ def backfilling(
     _check_has_run(store, pipeline.name)
     note = _note(graph, *range_)
     known = {each.name: each for each in noted_backfills(store)}
-    own = replace(graph.with_sources(backfill_name(pipeline.name, note.name), {}), shard_by=None, shards=None)
+    specs = {node.name: from_beginning(node.source_spec) for node in graph.sources}  # its range says where it begins
+    own = replace(graph.with_sources(backfill_name(pipeline.name, note.name), specs), shard_by=None, shards=None)
     place = backfill_checkpoint(checkpoint, note.name)
     if note.name in known:
         return Backfilling(own, pipeline.name, checkpoint, place, known[note.name], spark_checkpoint)

@@ -14,6 +14,8 @@ from holdfast.checkpoint.backfills import check_none_adds, note_backfill, note_e
 from holdfast.checkpoint.directory_header import FILE_NAME, DirectoryHeader, note_beginning
 from holdfast.checkpoint.spark_log import CONTROLS
 from holdfast.config import Settings
+from holdfast.connectors.reading.from_time import from_time
+from holdfast.connectors.reading.until import up_to
 from holdfast.controller import backfill as module
 from holdfast.controller.backfill import Backfilling, backfilling
 from holdfast.errors import InvalidPipeline, Unavailable
@@ -135,6 +137,33 @@ def test_sources_without_a_past_or_a_time_are_refused(tmp_path: Path) -> None:
     assert "no past" in refused(tmp_path, rate | table())
     timeless = hf.read.files("in", schema=SCHEMA, name="timeless")
     assert "declares no timestamp" in refused(tmp_path, timeless | table())
+
+
+def test_the_range_says_where_sources_begin_and_not_where_the_live_run_starts(tmp_path: Path) -> None:
+    ran(tmp_path / "ckpt", from_us=FEBRUARY_US)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id": 1, "at": "2026-01-05T00:00:00Z"}\n')
+    live = hf.read.files(str(tmp_path / "in"), schema=SCHEMA, timestamp="at", start="latest", name="rides")
+    for stream, column in ((live, "id"), (live | hf.row_id(), "row_id")):
+        found = made(tmp_path / "ckpt", stream | table(mode="upsert", key=[column, "at"]))
+        [node] = found.graph.sources
+        spec = from_time(up_to(node.source_spec, found.note.until), found.note.at)
+        source = spec.open("rides", str(tmp_path / column))
+        begin = source.initial()
+        source.freeze()
+        end = source.latest(begin, bounded=True)
+        rows = [row for span in source.spans(begin, end, parallelism=1) for row in source.read(span)]
+        assert sum(batch.num_rows for batch in rows) == 1
+    topic = {"topic": "rides", "schema": SCHEMA, "format": "json", "timestamp": "at", "name": "rides"}
+    messages = {"start": "2027-01-01T00:00:00Z", "clip": True, "name": "rides"}
+    for stream in (
+        hf.read.kafka("localhost:1", start="latest", **topic),
+        hf.read.kafka("localhost:1", start="2027-01-01T00:00:00Z", disorder="1 min", **topic),
+        hf.read.byte_stream(tmp_path / "store", **messages),
+    ):
+        [node] = made(tmp_path / "ckpt", stream | table()).graph.sources
+        said = node.source_spec.arguments()
+        assert (said["start"], said.get("clip")) == ("earliest", None)
 
 
 def test_a_sink_gets_rows_of_all_its_sources_or_is_left_out(tmp_path: Path) -> None:
