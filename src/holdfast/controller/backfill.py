@@ -3,9 +3,10 @@
 A backfill is a pipeline of its own by its name, ``trips-backfill_3f2a91c0``, with a checkpoint below the pipeline's and
 a ledger row of its own in every sink.  The name follows from what is asked for: the same again goes on, or is done.
 
-Durable writes of a start: 1. the note in the pipeline's checkpoint; 2. the rate, in the backfill's; then those of any
-start.  At its end: 3. the note once more.  Dead after 1: the next start has its word that the rows may be written.
-Dead before 3: the next start finds that its sinks hold the ends of its sources, and notes it.
+Durable writes of a start: 1. the note in the pipeline's checkpoint; 2. the note again, once no other one is in its way;
+3. the rate, in the backfill's; then those of any start.  At its end: 4. the note once more.  Dead after 1: the next
+start has its word that the rows may be written, and looks again.  Dead before 4: the next start finds that its sinks
+hold the ends of its sources, and notes it.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ class Backfilling:
             **{**chosen.model_dump(), "shards": 0, "metrics": "", **({"master": master} if master else {})}
         )
         note_backfill(self._store, self.note)  # 1.
-        self._limit(rate)  # 2.
+        if not self.is_done:  # another one may have been asked for since: of two, one at least sees the other
+            _Looked.at(self._store, self.graph, self.note, self.pipeline).check()
+            note_backfill(self._store, replace(self.note, accepted=True))  # 2.
+        self._limit(rate)  # 3.
 
         def begin(asked: StartOptions) -> Run:
             return begin_followed(self.graph, chosen, lambda: begin_run(replace(asked, is_backfill=True)))
@@ -174,7 +178,7 @@ class Backfilling:
         if noted.ended_us is None:
             if not self._is_held():
                 return False
-            note_end(store, noted, SystemClock().now_us())  # 3.
+            note_end(store, noted, SystemClock().now_us())  # 4.
         return True
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -272,16 +276,18 @@ def backfilling(
     range_ = _range(graph, at, until)
     store = open_store(str(checkpoint_directory(checkpoint, scratch_base=spark_checkpoint)))
     _check_has_run(store, pipeline.name)
-    note = _note(graph, *range_)
-    known = {each.name: each for each in noted_backfills(store)}
+    note = replace(_note(graph, *range_), again=again, empty_state=empty_state)
     specs = {node.name: from_beginning(node.source_spec) for node in graph.sources}  # its range says where it begins
     own = replace(graph.with_sources(backfill_name(pipeline.name, note.name), specs), shard_by=None, shards=None)
     place = backfill_checkpoint(checkpoint, note.name)
-    if note.name in known:
-        return Backfilling(own, pipeline.name, checkpoint, place, known[note.name], spark_checkpoint)
-    looked = _Looked(graph, note, _live_from(store), [*known.values()])
-    looked.check(again=again, empty_state=empty_state)
-    return Backfilling(own, pipeline.name, checkpoint, place, replace(note, adds=looked.adds), spark_checkpoint)
+    known = next((each for each in noted_backfills(store) if each.name == note.name), None)
+    if known is not None:
+        note = note.with_those_of(known)
+    if note.ended_us is None:  # the graph may have changed since it was asked for first
+        looked = _Looked.at(store, own, note, pipeline.name)
+        looked.check()
+        note = replace(note, adds=tuple(sorted({*note.adds, *looked.adds})))
+    return Backfilling(own, pipeline.name, checkpoint, place, note, spark_checkpoint)
 
 
 @dataclass(frozen=True)
@@ -293,17 +299,30 @@ class _Looked:
     graph : Graph
         What it runs.
     note : BackfillNote
-        What it is asked for.
+        What it is asked for, and what the user has said may be.
+    pipeline : str
+        The user's name.
     live_from : int, optional
         The time at which the live run began; None: the beginning of its sources, as far as is known.
     earlier : sequence of BackfillNote
-        Other backfills.
+        Other backfills that have not been asked about this one.
     """
 
     graph: Graph
     note: BackfillNote
+    pipeline: str
     live_from: int | None
     earlier: Sequence[BackfillNote]
+
+    @classmethod
+    def at(cls, store: Store, graph: Graph, note: BackfillNote, pipeline: str) -> _Looked:
+        """Look at what the checkpoint of the pipeline says now."""
+        others = [each for each in noted_backfills(store) if each.name != note.name]
+        if note.accepted:  # who is not yet has written nothing, and meets this one when it looks
+            others = [each for each in others if each.accepted]
+        asked = (note.begun_us, note.name)
+        earlier = [each for each in others if not (each.again and (each.begun_us, each.name) > asked)]
+        return cls(graph, note, pipeline, _live_from(store), earlier)
 
     @property
     def adds(self) -> tuple[str, ...]:
@@ -312,9 +331,9 @@ class _Looked:
         shared = [node for node in self.graph.sinks if node.kind not in _FILES_OF_ITS_OWN]
         return tuple(node.name for node in shared if not (is_of_live and self._replaces_itself(node)))
 
-    def check(self, *, again: bool, empty_state: bool) -> None:
-        """Refuse what cannot be, then what needs the user's word."""
-        name = self.graph.name
+    def check(self) -> None:
+        """Refuse what cannot be, then what needs the user's word and has not got it."""
+        name = self.pipeline
         for node in self.graph.sinks:
             why = _ONE_WRITER.get(node.kind, "")
             if node.spec.arguments().get("rewindable"):
@@ -327,7 +346,7 @@ class _Looked:
                     pipeline=name,
                     participant=node.name,
                 )
-        if has_state(self.graph) and not empty_state:
+        if has_state(self.graph) and not self.note.empty_state:
             raise InvalidPipeline(
                 f"a backfill of pipeline {name!r} begins without state.",
                 why="the state of the live run is of now, and not of that time: what was before the range is in no "
@@ -336,7 +355,7 @@ class _Looked:
                 pipeline=name,
             )
         doubts = {node.name: why for node in self.graph.sinks if (why := self._doubt(node))}
-        if doubts and not again:
+        if doubts and not self.note.again:
             raise InvalidPipeline(
                 f"a backfill of pipeline {name!r} would give {', '.join(map(repr, doubts))} rows that may be there.",
                 why=" ".join(f"{sink}: {why}." for sink, why in doubts.items()),

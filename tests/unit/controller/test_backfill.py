@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,49 @@ def test_a_run_that_has_failed_at_once_notes_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setattr(module, "call_at_end", lambda *_: None)
     monkeypatch.setattr(Backfilling, "finish", lambda _: pytest.fail("the run has failed"))
     assert isinstance(found.start(), _FailedRun), "who waits for it is told why"
+
+
+def test_a_graph_that_has_changed_since_is_asked_again_and_what_it_adds_is_noted(tmp_path: Path) -> None:
+    store = ran(tmp_path)
+    by_itself = rides() | table(mode="upsert", key=["id", "at"])
+    first = made(tmp_path, by_itself)
+    note_backfill(store, first.note)
+    note_backfill(store, replace(first.note, accepted=True))
+    assert made(tmp_path, by_itself).note == replace(first.note, accepted=True)
+    assert "--again" in refused(tmp_path, rides() | table())
+    assert "a rewind finds the rows" in refused(tmp_path, rides() | table(rewindable=True))
+    windows = rides() | hf.aggregate(by="id", window=hf.tumbling("1 h"), n=hf.count(), name="windows")
+    with_state = windows | table(mode="upsert", key=["id", "window_start"])
+    assert "--empty-state" in refused(tmp_path, with_state, again=True)
+    appends = made(tmp_path, rides() | table(), again=True)
+    assert (appends.note.name, appends.note.adds) == (first.note.name, ("table",))
+    note_backfill(store, appends.note)
+    [noted] = noted_backfills(store)
+    assert noted == replace(first.note, adds=("table",), again=True, accepted=True)
+    assert made(tmp_path, by_itself).note == noted, "what was added is there"
+
+
+def test_of_two_that_overlap_and_are_asked_for_at_once_one_at_least_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ran(tmp_path, from_us=FEBRUARY_US)
+    started: list[Any] = []
+    monkeypatch.setattr(module, "start_as_asked", lambda graph, **_: started.append(graph.name) or _FailedRun())
+    monkeypatch.setattr(module, "listen", lambda *_: None)
+    monkeypatch.setattr(module, "call_at_end", lambda *_: None)
+    first, second = made(tmp_path, rides() | table()), made(tmp_path, rides() | table(), at="2026-01-15")
+    first.start()
+    with pytest.raises(InvalidPipeline, match=f"backfill {first.note.name} wrote"):
+        second.start()
+    assert started == [first.graph.name]
+    made(tmp_path, rides() | table()).start()
+    assert started == [first.graph.name] * 2, "it goes on, whatever was refused since"
+    assert [each.accepted for each in noted_backfills(store)] == [True, False]
+    third = made(tmp_path, rides() | table("another"))
+    note_backfill(store, replace(third.note, name="0" * 8, at=third.note.at + 1))
+    with pytest.raises(InvalidPipeline, match="backfill 00000000 wrote"):
+        third.start()
+    assert len(started) == 2
 
 
 def test_a_sink_to_which_rows_were_added_is_not_computed_from_its_sources(tmp_path: Path) -> None:
