@@ -61,6 +61,7 @@ log = logging.getLogger("holdfast.run")
 
 _NOT_THERE = {
     "callback": "its rows are pushed by a program, and go once its sinks hold them.",
+    "camera": "what it records goes once its sinks hold it, and a camera does not send it again.",
     "rate": "its rows begin when it is read first.",
 }
 """Kinds of sources whose past nobody else can read, and why."""
@@ -70,6 +71,12 @@ _ONE_WRITER = {
     "foreach_batch": "its function knows rows by the number of their epoch, and a backfill counts epochs of its own.",
 }
 """Kinds of sinks that only the live run can write, and why."""
+
+_REPLACED_IN_REDIS = ("hash", "fields")
+"""How Redis has rows that the next one of the same id replaces; a stream has all of them."""
+
+_KEEPS_WHAT_IS_REPLACED = ("kafka",)
+"""Kinds of sinks that append even where they are upserted: who reads a topic meets both rows, until it is compacted."""
 
 _FILES_OF_ITS_OWN = ("files", "segments")
 """Kinds of sinks whose files say whose they are: what the live run should have written is compared without them."""
@@ -369,12 +376,12 @@ class _Looked:
         """Return why a sink may hold rows that it would get; empty where none, or where they replace themselves."""
         if self._replaces_itself(node):
             return ""
-        if _is_upserted(node):
+        if _is_upserted(node) and has_state(self.graph):
+            return "a result of the range alone replaces the one of its key"
+        if _is_upserted(node) and not _knows_row(node):
             return (
                 f"a row replaces the one of its key ({', '.join(_key(node))}), also one that is newer, since the key "
                 "has no timestamp"
-                if not has_state(self.graph)
-                else "a result of the range alone replaces the one of its key"
             )
         if _has_rejects(node):
             return "malformed rows have no time: those of all files that are opened come"
@@ -390,9 +397,8 @@ class _Looked:
 
     def _replaces_itself(self, node: SinkNode) -> bool:
         """Return whether a row replaces itself and no other: its key has its time or its id, and no state made it."""
-        shape = node.inputs[0].shape
-        identity = {*(() if shape.timestamp is None else (shape.timestamp,)), *(_ids_of(node))}
-        return _is_upserted(node) and bool(identity & {*_key(node)}) and not has_state(self.graph)
+        is_replaced = _is_upserted(node) and node.kind not in _KEEPS_WHAT_IS_REPLACED
+        return is_replaced and _knows_row(node) and not has_state(self.graph)
 
 
 # --- what is asked for ----------------------------------------------------------------------------------------------
@@ -515,11 +521,21 @@ def _sources_of(sink: SinkNode) -> list[Node]:
 
 
 def _is_upserted(node: SinkNode) -> bool:
-    return node.kind != "kafka" and node.spec.arguments().get("mode") == "upsert"
+    """Return whether a row takes the place of the one of its key; of a topic, for who reads the last of a key."""
+    said = node.spec.arguments()
+    return said.get("mode") == "upsert" or (node.kind == "redis" and said["as"] in _REPLACED_IN_REDIS)
 
 
 def _key(node: SinkNode) -> Sequence[str]:
-    return tuple(node.spec.arguments().get("key") or ())
+    said = node.spec.arguments()
+    return (said["id"],) if node.kind == "redis" else tuple(said.get("key") or ())
+
+
+def _knows_row(node: SinkNode) -> bool:
+    """Return whether the key has the time of a row or its id, so that no other row has it."""
+    timestamp = node.inputs[0].shape.timestamp
+    identity = {*(() if timestamp is None else (timestamp,)), *_ids_of(node)}
+    return not identity.isdisjoint(_key(node))
 
 
 def _ids_of(node: SinkNode) -> Sequence[str]:

@@ -98,6 +98,31 @@ def test_an_old_row_that_would_replace_a_newer_one_is_refused(tmp_path: Path) ->
     assert "--again" in said
 
 
+@pytest.mark.parametrize("kind", ["hash", "fields"])
+def test_redis_replaces_rows_by_their_id(tmp_path: Path, kind: Any) -> None:
+    ran(tmp_path)
+    address: dict[str, Any] = {"key": "now", "kind": kind, "name": "out"}
+    assert "(id), also one that is newer" in refused(
+        tmp_path, rides() | hf.write.redis("redis://localhost", id="id", **address)
+    )
+    by_row_id = rides() | hf.row_id() | hf.write.redis("redis://localhost", **address)
+    assert made(tmp_path, by_row_id).note.adds == (), "the live run gives the same rows"
+    stream = hf.write.redis("redis://localhost", id=None, **address | {"kind": "stream"})
+    assert "it appends" in refused(tmp_path, rides() | stream)
+
+
+def test_an_old_row_would_be_the_last_of_its_key_in_a_compacted_topic(tmp_path: Path) -> None:
+    ran(tmp_path / "later", from_us=FEBRUARY_US)
+    ran(tmp_path / "whole")
+
+    def topic(*key: str) -> Any:
+        return rides() | hf.write.kafka("localhost:1", topic="t", mode="upsert", key=[*key], name="out")
+
+    assert "also one that is newer" in refused(tmp_path / "later", topic("id"))
+    assert made(tmp_path / "later", topic("id", "at")).note.adds == ("out",)
+    assert "it appends" in refused(tmp_path / "whole", topic("id", "at")), "who reads the topic meets both"
+
+
 def test_rows_of_an_earlier_backfill_are_refused_and_its_neighbours_are_not(tmp_path: Path) -> None:
     store = ran(tmp_path, from_us=FEBRUARY_US)
     first = made(tmp_path, rides() | table())
@@ -136,6 +161,8 @@ def test_sources_without_a_past_or_a_time_are_refused(tmp_path: Path) -> None:
     ran(tmp_path)
     rate = hf.read.rate(rows_per_second=1, name="generated")
     assert "no past" in refused(tmp_path, rate | table())
+    camera = hf.read.camera("rtsp://localhost/front", journal=tmp_path / "journal", name="front")
+    assert "no past" in refused(tmp_path, camera | table())
     timeless = hf.read.files("in", schema=SCHEMA, name="timeless")
     assert "declares no timestamp" in refused(tmp_path, timeless | table())
 
