@@ -147,6 +147,8 @@ def backfill(
         from holdfast.spark.launch.early import begin
 
         wanted = None if rate is None else rows_per_s(rate)
+        if rate is not None and wanted is None:
+            raise typer.BadParameter(f"--rate={rate} is no rate: write 5000/s, or leave it out.")
         made = backfilling(
             load_target(target),
             checkpoint=checkpoint,
@@ -173,6 +175,8 @@ def backfill(
         is_done = made.finish()
         left = "not done: it was stopped, or a source is paused; the same command goes on"
         frame.answer({**answer, "is_done": is_done}, ["done: every sink holds the range" if is_done else left], as_json)
+        if not is_done:
+            raise typer.Exit(1)
 
 
 def _start_shown(made: Backfilling, **options: Any) -> _ShownBackfill:
