@@ -208,7 +208,7 @@ class Backfilling:
             return False
         is_known = True
         for node in self.graph.sinks:
-            if (spec := _asked(node)) is None:
+            if (spec := _ledger_spec(node)) is None:
                 is_known = False
                 continue
             try:
@@ -509,7 +509,7 @@ def _live_from(store: Store) -> int | None:
     return None if noted is None else noted[1].from_us
 
 
-def _asked(node: SinkNode) -> LedgerSpec | None:
+def _ledger_spec(node: SinkNode) -> LedgerSpec | None:
     """Return the declaration of a sink by which its ledger is asked; None where only its run can."""
     spec = node.spec
     is_there = node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH
