@@ -40,7 +40,7 @@ from holdfast.starts.context import StartOptions
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.starts.start_at import StartAt
-from holdfast.steer.controls import Controls
+from holdfast.steer.controls import Controls, checked_rate
 from holdfast.steer.entries import ControlEntry, ControlLog, in_force
 from holdfast.store import sealed
 from holdfast.store.paths import checkpoint_directory, open_store
@@ -160,7 +160,8 @@ class Backfilling:
         number = newest_directory(open_store(str(self.directory)))
         reported = ended(newest_positions(self.directory / "spark" / str(number))) if number else ()
         is_done = {*reported} >= {*self.note.sources}
-        if is_done and not self.is_done:
+        noted = next((each for each in noted_backfills(self._store) if each.name == self.note.name), self.note)
+        if is_done and noted.ended_us is None:
             note_end(self._store, self.note, SystemClock().now_us())  # 3.
         return is_done
 
@@ -179,7 +180,7 @@ class Backfilling:
             return
         store = open_store(str(self.directory))
         store.prepare()
-        wanted = dict.fromkeys(self.note.sources, rate)
+        wanted = {source: checked_rate(source, rate) for source in self.note.sources}
         if dict(in_force(store).limits) != wanted:
             told = ControlEntry(uuid.uuid4().hex, "limit", {"rows_per_s": rate}, 0, SystemClock().now_us(), Controls())
             ControlLog(store).put(told, lambda before: replace(before, limits=wanted))
@@ -342,7 +343,7 @@ def _part(pipeline: Graph, sources: Sequence[str], leave_out: Sequence[str]) -> 
         raise InvalidPipeline(
             f"a backfill of pipeline {pipeline.name!r} would write to no sink.",
             why="all of them are left out.",
-            do="leave out fewer.",
+            do=f"leave out fewer of {', '.join(leave_out)}: --except (leave_out=).",
             pipeline=pipeline.name,
         )
     for sink in sinks if sources else ():
@@ -362,7 +363,7 @@ def _part(pipeline: Graph, sources: Sequence[str], leave_out: Sequence[str]) -> 
             raise InvalidPipeline(
                 f"no sink of the backfill needs source {name!r}.",
                 why="the sinks that do are left out.",
-                do="leave out one of the two.",
+                do="leave the source out of --source (sources=), or keep a sink that needs it: --except (leave_out=).",
                 pipeline=pipeline.name,
                 participant=name,
             )
@@ -375,7 +376,7 @@ def _check_names(pipeline: Graph, what: str, names: Sequence[str], there: Sequen
             raise InvalidPipeline(
                 f"pipeline {pipeline.name!r} has no {what} {name!r}.",
                 why=f"its {what}s are {', '.join(there)}.",
-                do="name one of these.",
+                do=f"write one of {', '.join(there)}.",
                 pipeline=pipeline.name,
             )
 

@@ -18,7 +18,7 @@ from holdfast.connectors.kafka.source import source as planning
 from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.parts import part_of, positions_of_part
+from holdfast.connectors.reading.parts import part_of
 from holdfast.connectors.reading.rounds_log import UNIT, own_positions
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.errors import InvalidPipeline
@@ -26,6 +26,7 @@ from holdfast.limits import ReadLimit
 from holdfast.ports import Source
 from holdfast.positions import SegmentSet, SourcePositions, lag_between
 from holdfast.testing.servers.kafka import KafkaServer
+from tests.contract.division import positions_of_part
 from tests.everyday import everyday
 from tests.kafka_topics import Topics
 

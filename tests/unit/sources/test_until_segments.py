@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast import segments
 from holdfast.capabilities import offers
 from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.parts import in_parts, part_of, positions_of_part
+from holdfast.connectors.reading.parts import in_parts, part_of
 from holdfast.connectors.reading.rounds_log import UNIT
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.connectors.reading.wrapped import innermost
@@ -27,6 +27,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import Carried, EpochRecord, Exhaustible, Held, Publication, RunIdentity, Source
 from holdfast.positions import SegmentSet, SourcePositions
+from tests.contract.division import positions_of_part
 from tests.everyday import examples
 
 numbers = itertools.count()
