@@ -227,17 +227,18 @@ class RoundsLog:
         return known[max(known)] if known else _FIRST
 
     def following(self, segment: str, position: int, until: int | None) -> Round | None:
-        """Return the round of a run with this time that goes on from a position, if there is one."""
+        """Return the round of a run with this time that goes on from a position, if there is one.
+
+        It is that of the position, or begins exactly there: what lies between a position and a round that begins later
+        is read up to other times, and as no limit of an epoch knows.
+        """
         here = self._known(segment, round_of(position))
         if here.until == until:
             return here
         known = {**self._rounds.get(self.former, {}), **self._rounds.get(segment, {})}
-        for number in sorted(known, reverse=True):
-            if known[number].until == until and any(
-                first <= position <= last for _, first, last in self._way(segment, known[number].at)
-            ):
-                return known[number]
-        return None
+        return next(
+            (of for _, of in sorted(known.items(), reverse=True) if of.until == until and of.at == position), None
+        )
 
     def begin(self, segment: str, number: int) -> int:
         """Return the first position of a round."""
