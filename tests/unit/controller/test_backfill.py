@@ -182,8 +182,8 @@ def test_the_range_says_where_sources_begin_and_not_where_the_live_run_starts(tm
         end = source.latest(begin, bounded=True)
         rows = [row for span in source.spans(begin, end, parallelism=1) for row in source.read(span)]
         assert sum(batch.num_rows for batch in rows) == 1
-    topic = {"topic": "rides", "schema": SCHEMA, "format": "json", "timestamp": "at", "name": "rides"}
-    messages = {"start": "2027-01-01T00:00:00Z", "clip": True, "name": "rides"}
+    topic: dict[str, Any] = {"topic": "rides", "schema": SCHEMA, "format": "json", "timestamp": "at", "name": "rides"}
+    messages: dict[str, Any] = {"start": "2027-01-01T00:00:00Z", "clip": True, "name": "rides"}
     for stream in (
         hf.read.kafka("localhost:1", start="latest", **topic),
         hf.read.kafka("localhost:1", start="2027-01-01T00:00:00Z", disorder="1 min", **topic),

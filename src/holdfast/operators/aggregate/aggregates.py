@@ -2,8 +2,7 @@
 
 All are frozen values; :mod:`holdfast.operators.aggregate.parts` computes them.  Nulls are treated as in SQL: every
 aggregate of a column skips them, and returns null where nothing is left (counts return 0); ``first`` and ``last`` use
-them unless set otherwise.  With ``where=`` an aggregate is over the rows for which a condition is true.
-Each result is a function of the rows alone: how they were divided into epochs has no effect.
+them unless set otherwise.  Each result is a function of the rows alone: how they were divided has no effect.
 """
 
 from __future__ import annotations
