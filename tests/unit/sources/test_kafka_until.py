@@ -263,6 +263,34 @@ def test_a_time_that_lies_ahead_is_waited_for(world: World, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("world", ["message"], indirect=True)
+def test_of_a_partition_that_appears_while_an_epoch_is_planned_no_row_above_the_time_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It appears when the rounds are logged, and before the source is asked where the epoch ends."""
+    monkeypatch.setattr(planning, "LOOK_S", 0.0)
+    monkeypatch.setattr(planning, "_now_us", lambda: (BASE_MS + 5) * 1000)
+    asked = planning.KafkaSource.limits
+
+    def limits(*arguments: Any) -> Any:
+        found = asked(*arguments)
+        if len(world.rows) == 1:
+            world.topics.grow(world.topic, PARTITIONS + 1)
+            world.send(3, 12, partition=PARTITIONS)
+        return found
+
+    world.send(1)
+    world.settle()
+    monkeypatch.setattr(planning.KafkaSource, "limits", limits)
+    run = world.run(10)
+    at = run.step(run.source.initial())
+    assert run.rows == [(0, 1), (1, 3)]
+    assert sum(int(of) > UNIT for of in at.values()) == 2, "both partitions are in their rounds"
+    rest = world.run(None)
+    rest.finish(at)
+    assert rest.rows == [(2, 12)]
+
+
+@pytest.mark.parametrize("world", ["message"], indirect=True)
 def test_the_log_comes_back_from_the_sinks_or_is_missed(world: World, tmp_path: Path) -> None:
     world.send(5, 12, 7)
     run = world.run(10)
