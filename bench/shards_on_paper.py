@@ -18,10 +18,10 @@ from bench.sides import print_result
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source.spec import KafkaSourceSpec
 from holdfast.connectors.kafka.topics import Selection
-from holdfast.connectors.reading.parts import positions_of_part
 from holdfast.positions import SegmentSet
 from holdfast.shards.assignment import Assignment, assign, moves, regroup
 from holdfast.store import durable, sealed
+from tests.contract.division import positions_of_part
 
 TURNS = 5
 

@@ -145,6 +145,7 @@ class Pipeline(Graph):
         rate: float | None = None,
         again: bool = False,
         empty_state: bool = False,
+        spark_checkpoint: str | os.PathLike[str] | None = None,
         session: SparkSession | None = None,
         settings: Settings | None = None,
     ) -> Run:
@@ -157,21 +158,28 @@ class Pipeline(Graph):
         checkpoint : str or path
             That of the pipeline, which has run there and may run now; the backfill has its own below it.
         at, until : str, datetime or int
-            The range, as of :meth:`start`; ``until`` is exclusive.
+            The range, as of :meth:`start`; ``until`` is exclusive.  On the command line ``--from`` and ``--to``.
         sources : sequence of str
             The sources that are read; by default all.  A sink that needs another one is to be left out.
         leave_out : sequence of str
-            Sinks that get nothing.
+            Sinks that get nothing; on the command line ``--except``.
         rate : float, optional
             Rows a second that each source delivers at most.
         again : bool
             Write rows that sinks may hold already: twice where they append, over newer ones where a key has no time.
         empty_state : bool
             Let operators that keep state begin without any; it is asked for where the graph has some.
+        spark_checkpoint : str or path, optional
+            As of :meth:`start`: where the pipeline has its scratch, if not below the checkpoint.
         session : SparkSession, optional
             Use this session's context.
         settings : Settings, optional
             Default: read from ``HOLDFAST_*`` variables.
+
+        Returns
+        -------
+        Run
+            Its run; where it is done, one that ends at once.
 
         Raises
         ------
@@ -185,6 +193,7 @@ class Pipeline(Graph):
             run = pipeline.backfill(checkpoint="ckpt/trips", at="2026-01-01", until="2026-02-01", rate=5000)
             run.wait()
         """
+        forgotten.check(self)
         from holdfast.spark.launch import early
         from holdfast.spark.spark_versions import require_spark
 
@@ -200,6 +209,7 @@ class Pipeline(Graph):
             leave_out=leave_out,
             again=again,
             empty_state=empty_state,
+            spark_checkpoint=None if spark_checkpoint is None else os.fspath(spark_checkpoint),
         )
         early.begin(made.graph, {"session": session, "settings": settings})
         return made.start(rate=rate, session=session, settings=settings)

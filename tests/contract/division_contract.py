@@ -21,11 +21,11 @@ import pytest
 
 from holdfast.capabilities import offers
 from holdfast.connectors.reading.keyed import hold_to_key
-from holdfast.connectors.reading.parts import positions_of_part
 from holdfast.limits import ReadLimit
 from holdfast.ports import Divisible, Source
 from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.shards.keys import ShardKey
+from tests.contract.division import positions_of_part
 from tests.contract.source_contract import drain, rows_between
 
 

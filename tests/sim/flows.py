@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -160,7 +160,14 @@ class Graph:
     def pairs(self) -> set[tuple[str, str]]:
         """Return which operators stand directly behind which."""
         pipeline = hf.Pipeline("pairs", *self.sinks)
-        return {(label(node), label(before)) for node in pipeline.nodes for before in node.inputs}
+        return {(label(node), label(before)) for node in pipeline.nodes for before in _behind(node)}
+
+
+def _behind(node: Node) -> Iterator[Node]:
+    """Yield what a node stands behind; not what an aggregate has put there for its conditions."""
+    for before in node.inputs:
+        has_conditions = node.kind == "aggregate" and any(one.condition for _, one in node.spec.aggregates)
+        yield from before.inputs if has_conditions else (before,)
 
 
 SIDES = ("late", "shed", "unmatched", "rejects")

@@ -1,7 +1,8 @@
 """The backfills of a pipeline: what each was asked for, and whether it has come to its end (design/0056).
 
 An object for each below :data:`PREFIX`, in the checkpoint of the pipeline.  It is put before the backfill writes
-anything, so a sink that one has written is always named; and once more when every sink holds its range.
+anything, so a sink that one has written is always named; again where a later start adds to what it says; and once more
+when every sink holds its range.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class BackfillNote:
         When it was asked for first, microseconds of Unix time.
     ended_us : int, optional
         When every sink held its range; None before that.
+    again : bool
+        Whether its sinks may get rows that they hold already.
+    empty_state : bool
+        Whether its operators may begin without state.
+    accepted : bool
+        Whether it was let write, after a look at what else had been asked for; without that it has written nothing.
     """
 
     name: str
@@ -47,6 +54,29 @@ class BackfillNote:
     shown: str
     begun_us: int
     ended_us: int | None = None
+    again: bool = False
+    empty_state: bool = False
+    accepted: bool = False
+
+    def with_those_of(self, earlier: BackfillNote) -> BackfillNote:
+        """Return the note of a start after another one: what was consented to stays so, and what was added is there.
+
+        Examples
+        --------
+        >>> first = BackfillNote("1", 10, 20, ("rides",), ("a", "b"), ("a",), "", 0, again=True)
+        >>> again = replace(first, adds=("b",), begun_us=5, again=False).with_those_of(first)
+        >>> again.adds, again.begun_us, again.again
+        (('a', 'b'), 0, True)
+        """
+        return replace(
+            self,
+            adds=tuple(sorted({*self.adds, *earlier.adds})),
+            begun_us=earlier.begun_us,
+            ended_us=earlier.ended_us,
+            again=self.again or earlier.again,
+            empty_state=self.empty_state or earlier.empty_state,
+            accepted=self.accepted or earlier.accepted,
+        )
 
     def overlaps(self, other: BackfillNote, sink: str) -> bool:
         """Return whether both write rows of one time of one source to a sink.
@@ -62,9 +92,13 @@ class BackfillNote:
 
 
 def note_backfill(store: Store, note: BackfillNote) -> None:
-    """Note a backfill before it writes anything; one durable write."""
+    """Note a backfill before it writes anything; one durable write, or none where all of it is noted."""
     invariant(note.at < note.until, f"backfill {note.name} is to read {note.shown}, which is empty.")
-    store.put_if_absent(_key(note.name), sealed.dump(records.plain(note)))
+    if store.put_if_absent(_key(note.name), sealed.dump(records.plain(note))):
+        return
+    for there in noted_backfills(store):
+        if there.name == note.name and (merged := note.with_those_of(there)) != there:
+            store.put(_key(note.name), sealed.dump(records.plain(merged)))
 
 
 def note_end(store: Store, note: BackfillNote, at_us: int) -> None:

@@ -146,7 +146,7 @@ def backfill(
         from holdfast.controller.backfill import backfilling
         from holdfast.spark.launch.early import begin
 
-        wanted = None if rate is None else rows_per_s(rate)
+        wanted = None if rate is None else _rate(rate)
         made = backfilling(
             load_target(target),
             checkpoint=checkpoint,
@@ -170,9 +170,21 @@ def backfill(
             frame.note_settings(settings)
             start = partial(_start_shown, made, rate=wanted, settings=settings, master=master)
             run_in_foreground(made.graph.name, start, settings, as_json=as_json)
-        is_done = made.finish()
-        left = "not done: it was stopped, or a source is paused; the same command goes on"
-        frame.answer({**answer, "is_done": is_done}, ["done: every sink holds the range" if is_done else left], as_json)
+        _tell_end(made, answer, as_json)
+
+
+def _rate(text: str) -> float:
+    if (rate := rows_per_s(text)) is None:
+        raise typer.BadParameter(f"--rate={text} is no rate: write 5000/s, or leave it out.")
+    return rate
+
+
+def _tell_end(made: Backfilling, answer: Mapping[str, Any], as_json: bool) -> None:
+    is_done = made.finish()
+    left = "not done: it was stopped, or a source is paused; the same command goes on"
+    frame.answer({**answer, "is_done": is_done}, ["done: every sink holds the range" if is_done else left], as_json)
+    if not is_done:
+        raise typer.Exit(1)
 
 
 def _start_shown(made: Backfilling, **options: Any) -> _ShownBackfill:

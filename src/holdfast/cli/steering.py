@@ -11,6 +11,7 @@ import typer
 from holdfast.cli import frame
 from holdfast.cli.frame import AsJson, Checkpoint
 from holdfast.display.rows import row_line
+from holdfast.display.tables import amount_text
 from holdfast.errors import Unavailable
 from holdfast.health import Health
 from holdfast.observe.health import health_of_checkpoint
@@ -154,8 +155,9 @@ def _status_lines(found: Mapping[str, Any]) -> Iterator[str]:
         of_all = f"{each['failed_total']:,} of {each['rows_total']:,} in all"
         yield f"expectation {each['name']}: {each['failed']:,} of {each['rows']:,} rows fail, {of_all}"
     for each in found["calls"]:
-        cost = "".join(f", {name} {amount:,g}" for name, amount in each["cost"].items())
-        yield f"call {each['name']}: {each['calls']:,} calls, {each['reused']:,} answers reused{cost}"
+        cost = "".join(f", {name} {amount_text(amount)}" for name, amount in each["cost"].items())
+        made = f"{each['calls']:,} calls, {each['retries']:,} again, {each['failed']:,} failed"
+        yield f"call {each['name']}: {made}, {each['reused']:,} answers reused{cost}"
     for shard in found["shards"]:
         yield f"shard {shard['shard']}: {shard['state']}, epoch {shard['epoch']}, restarts {shard['restarts']}"
     yield from (f"! {reason}" for reason in found["health"]["reasons"])

@@ -3,27 +3,34 @@
 A backfill is a pipeline of its own by its name, ``trips-backfill_3f2a91c0``, with a checkpoint below the pipeline's and
 a ledger row of its own in every sink.  The name follows from what is asked for: the same again goes on, or is done.
 
-Durable writes of a start: 1. the note in the pipeline's checkpoint; 2. the rate, in the backfill's; then those of any
-start.  At its end: 3. the note once more.  Dead after 1: the next start has its word that the rows may be written.
-Dead before 3: the next start finds that its sources have reported their ends, and notes it.
+Durable writes of a start: 1. the note in the pipeline's checkpoint; 2. the note again, once no other one is in its way;
+3. the rate, in the backfill's; then those of any start.  At its end: 4. the note once more.  Dead after 1: the next
+start has its word that the rows may be written, and looks again.  Dead before 4: the next start finds that its sinks
+hold the ends of its sources, and notes it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.capabilities import offers
 from holdfast.checkpoint.backfills import BackfillNote, note_backfill, note_end, noted_backfills
 from holdfast.checkpoint.directory_header import newest_directory, noted_beginning
-from holdfast.checkpoint.spark_log import ended, newest_positions
+from holdfast.checkpoint.schemas import OUT_OF_REACH
+from holdfast.checkpoint.spark_log import CONTROLS, ended
 from holdfast.clock import SystemClock
+from holdfast.commit.ledger import Standing, survey
 from holdfast.config import Settings
+from holdfast.connectors.reading.from_time import from_beginning
 from holdfast.connectors.reading.until import ends_at
 from holdfast.controller.steering import call_at_end, listen
 from holdfast.controller.telling import begin_followed
@@ -34,13 +41,15 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import Node, SinkNode, in_order
 from holdfast.graph.trigger import available_now
 from holdfast.plan.cutting import has_state
-from holdfast.ports import Store
+from holdfast.ports import Guarantee, LedgerSpec, Store
+from holdfast.positions import Positions
 from holdfast.shards.naming import backfill_checkpoint, backfill_name
+from holdfast.starts.behind import published
 from holdfast.starts.context import StartOptions
 from holdfast.starts.start import begin_run
 from holdfast.starts.start import start as start_as_asked
 from holdfast.starts.start_at import StartAt
-from holdfast.steer.controls import Controls
+from holdfast.steer.controls import Controls, checked_rate
 from holdfast.steer.entries import ControlEntry, ControlLog, in_force
 from holdfast.store import sealed
 from holdfast.store.paths import checkpoint_directory, open_store
@@ -48,8 +57,11 @@ from holdfast.store.paths import checkpoint_directory, open_store
 if TYPE_CHECKING:
     from holdfast.spark.run import Run
 
+log = logging.getLogger("holdfast.run")
+
 _NOT_THERE = {
     "callback": "its rows are pushed by a program, and go once its sinks hold them.",
+    "camera": "what it records goes once its sinks hold it, and a camera does not send it again.",
     "rate": "its rows begin when it is read first.",
 }
 """Kinds of sources whose past nobody else can read, and why."""
@@ -59,6 +71,12 @@ _ONE_WRITER = {
     "foreach_batch": "its function knows rows by the number of their epoch, and a backfill counts epochs of its own.",
 }
 """Kinds of sinks that only the live run can write, and why."""
+
+_REPLACED_IN_REDIS = ("hash", "fields")
+"""How Redis has rows that the next one of the same id replaces; a stream has all of them."""
+
+_KEEPS_WHAT_IS_REPLACED = ("kafka",)
+"""Kinds of sinks that append even where they are upserted: who reads a topic meets both rows, until it is compacted."""
 
 _FILES_OF_ITS_OWN = ("files", "segments")
 """Kinds of sinks whose files say whose they are: what the live run should have written is compared without them."""
@@ -133,7 +151,10 @@ class Backfilling:
             **{**chosen.model_dump(), "shards": 0, "metrics": "", **({"master": master} if master else {})}
         )
         note_backfill(self._store, self.note)  # 1.
-        self._limit(rate)  # 2.
+        if not self.is_done:  # another one may have been asked for since: of two, one at least sees the other
+            _Looked.at(self._store, self.graph, self.note, self.pipeline).check()
+            note_backfill(self._store, replace(self.note, accepted=True))  # 2.
+        self._limit(rate)  # 3.
 
         def begin(asked: StartOptions) -> Run:
             return begin_followed(self.graph, chosen, lambda: begin_run(replace(asked, is_backfill=True)))
@@ -152,23 +173,58 @@ class Backfilling:
         listen(run, self.directory)
         call_at_end(run, self._note_end)
         if not run.is_active:  # it has ended before it was asked to tell
-            self.finish()
+            with suppress(HoldfastError):  # who waits for it is told
+                run.wait()
+                self.finish()
         return run
 
     def finish(self) -> bool:
-        """Note that it is done, if it is, once its run has ended well; return whether it is."""
-        number = newest_directory(open_store(str(self.directory)))
-        reported = ended(newest_positions(self.directory / "spark" / str(number))) if number else ()
-        is_done = {*reported} >= {*self.note.sources}
-        if is_done and not self.is_done:
-            note_end(self._store, self.note, SystemClock().now_us())  # 3.
-        return is_done
+        """Note that it is done, if every sink holds the ends of its sources; return whether it is."""
+        store = self._store
+        noted = next((each for each in noted_backfills(store) if each.name == self.note.name), self.note)
+        if noted.ended_us is None:
+            if not self._is_held():
+                return False
+            note_end(store, noted, SystemClock().now_us())  # 4.
+        return True
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     @property
     def _store(self) -> Store:
         return open_store(str(checkpoint_directory(self.place, scratch_base=self.spark_checkpoint)))
+
+    def _is_held(self) -> bool:
+        """Return whether the epochs that report the ends are published in every sink: what is planned proves nothing.
+
+        A sink is asked itself, where it has a ledger that can be asked; of another one the engine knows it, once
+        nothing that was decided is open.
+        """
+        store = open_store(str(self.directory))
+        number = newest_directory(store)
+        _, finished = published(self.directory / "spark" / str(number)) if number else (0, {})
+        has_controls = CONTROLS in finished
+        if not self._has_ends(finished, has_controls=has_controls):
+            return False
+        is_known = True
+        for node in self.graph.sinks:
+            if (spec := _ledger_spec(node)) is None:
+                is_known = False
+                continue
+            try:
+                ledger = spec.ledger(node.name, self.graph.name)
+            except Exception as error:  # whatever a driver raises: the same command asks again
+                log.warning("whether sink %r holds the range is not known: %s", node.name, error)
+                return False
+            if ledger is None or not self._has_ends(ledger.held.positions, has_controls=has_controls):
+                return False
+        return is_known or all(each.standing in (Standing.DONE, Standing.VOID) for each in survey(store))
+
+    def _has_ends(self, positions: Positions, *, has_controls: bool) -> bool:
+        """Return whether all sources have ended there; where Spark computes stage 0, whether steps have been told."""
+        sources = {*self.note.sources}
+        is_told = not has_controls or {*positions.get(CONTROLS, {})} >= sources
+        return {*ended(positions)} >= sources and is_told
 
     def _note_end(self, error: HoldfastError | None) -> None:
         if error is None:
@@ -179,7 +235,7 @@ class Backfilling:
             return
         store = open_store(str(self.directory))
         store.prepare()
-        wanted = dict.fromkeys(self.note.sources, rate)
+        wanted = {source: checked_rate(source, rate) for source in self.note.sources}
         if dict(in_force(store).limits) != wanted:
             told = ControlEntry(uuid.uuid4().hex, "limit", {"rows_per_s": rate}, 0, SystemClock().now_us(), Controls())
             ControlLog(store).put(told, lambda before: replace(before, limits=wanted))
@@ -227,15 +283,18 @@ def backfilling(
     range_ = _range(graph, at, until)
     store = open_store(str(checkpoint_directory(checkpoint, scratch_base=spark_checkpoint)))
     _check_has_run(store, pipeline.name)
-    note = _note(graph, *range_)
-    known = {each.name: each for each in noted_backfills(store)}
-    own = replace(graph.with_sources(backfill_name(pipeline.name, note.name), {}), shard_by=None, shards=None)
+    note = replace(_note(graph, *range_), again=again, empty_state=empty_state)
+    specs = {node.name: from_beginning(node.source_spec) for node in graph.sources}  # its range says where it begins
+    own = replace(graph.with_sources(backfill_name(pipeline.name, note.name), specs), shard_by=None, shards=None)
     place = backfill_checkpoint(checkpoint, note.name)
-    if note.name in known:
-        return Backfilling(own, pipeline.name, checkpoint, place, known[note.name], spark_checkpoint)
-    looked = _Looked(graph, note, _live_from(store), [*known.values()])
-    looked.check(again=again, empty_state=empty_state)
-    return Backfilling(own, pipeline.name, checkpoint, place, replace(note, adds=looked.adds), spark_checkpoint)
+    known = next((each for each in noted_backfills(store) if each.name == note.name), None)
+    if known is not None:
+        note = note.with_those_of(known)
+    if note.ended_us is None:  # the graph may have changed since it was asked for first
+        looked = _Looked.at(store, own, note, pipeline.name)
+        looked.check()
+        note = replace(note, adds=tuple(sorted({*note.adds, *looked.adds})))
+    return Backfilling(own, pipeline.name, checkpoint, place, note, spark_checkpoint)
 
 
 @dataclass(frozen=True)
@@ -247,17 +306,30 @@ class _Looked:
     graph : Graph
         What it runs.
     note : BackfillNote
-        What it is asked for.
+        What it is asked for, and what the user has said may be.
+    pipeline : str
+        The user's name.
     live_from : int, optional
         The time at which the live run began; None: the beginning of its sources, as far as is known.
     earlier : sequence of BackfillNote
-        Other backfills.
+        Other backfills that have not been asked about this one.
     """
 
     graph: Graph
     note: BackfillNote
+    pipeline: str
     live_from: int | None
     earlier: Sequence[BackfillNote]
+
+    @classmethod
+    def at(cls, store: Store, graph: Graph, note: BackfillNote, pipeline: str) -> _Looked:
+        """Look at what the checkpoint of the pipeline says now."""
+        others = [each for each in noted_backfills(store) if each.name != note.name]
+        if note.accepted:  # who is not yet has written nothing, and meets this one when it looks
+            others = [each for each in others if each.accepted]
+        asked = (note.begun_us, note.name)
+        earlier = [each for each in others if not (each.again and (each.begun_us, each.name) > asked)]
+        return cls(graph, note, pipeline, _live_from(store), earlier)
 
     @property
     def adds(self) -> tuple[str, ...]:
@@ -266,9 +338,9 @@ class _Looked:
         shared = [node for node in self.graph.sinks if node.kind not in _FILES_OF_ITS_OWN]
         return tuple(node.name for node in shared if not (is_of_live and self._replaces_itself(node)))
 
-    def check(self, *, again: bool, empty_state: bool) -> None:
-        """Refuse what cannot be, then what needs the user's word."""
-        name = self.graph.name
+    def check(self) -> None:
+        """Refuse what cannot be, then what needs the user's word and has not got it."""
+        name = self.pipeline
         for node in self.graph.sinks:
             why = _ONE_WRITER.get(node.kind, "")
             if node.spec.arguments().get("rewindable"):
@@ -281,7 +353,7 @@ class _Looked:
                     pipeline=name,
                     participant=node.name,
                 )
-        if has_state(self.graph) and not empty_state:
+        if has_state(self.graph) and not self.note.empty_state:
             raise InvalidPipeline(
                 f"a backfill of pipeline {name!r} begins without state.",
                 why="the state of the live run is of now, and not of that time: what was before the range is in no "
@@ -290,7 +362,7 @@ class _Looked:
                 pipeline=name,
             )
         doubts = {node.name: why for node in self.graph.sinks if (why := self._doubt(node))}
-        if doubts and not again:
+        if doubts and not self.note.again:
             raise InvalidPipeline(
                 f"a backfill of pipeline {name!r} would give {', '.join(map(repr, doubts))} rows that may be there.",
                 why=" ".join(f"{sink}: {why}." for sink, why in doubts.items()),
@@ -304,12 +376,12 @@ class _Looked:
         """Return why a sink may hold rows that it would get; empty where none, or where they replace themselves."""
         if self._replaces_itself(node):
             return ""
-        if _is_upserted(node):
+        if _is_upserted(node) and has_state(self.graph):
+            return "a result of the range alone replaces the one of its key"
+        if _is_upserted(node) and not _knows_row(node):
             return (
                 f"a row replaces the one of its key ({', '.join(_key(node))}), also one that is newer, since the key "
                 "has no timestamp"
-                if not has_state(self.graph)
-                else "a result of the range alone replaces the one of its key"
             )
         if _has_rejects(node):
             return "malformed rows have no time: those of all files that are opened come"
@@ -325,9 +397,8 @@ class _Looked:
 
     def _replaces_itself(self, node: SinkNode) -> bool:
         """Return whether a row replaces itself and no other: its key has its time or its id, and no state made it."""
-        shape = node.inputs[0].shape
-        identity = {*(() if shape.timestamp is None else (shape.timestamp,)), *(_ids_of(node))}
-        return _is_upserted(node) and bool(identity & {*_key(node)}) and not has_state(self.graph)
+        is_replaced = _is_upserted(node) and node.kind not in _KEEPS_WHAT_IS_REPLACED
+        return is_replaced and _knows_row(node) and not has_state(self.graph)
 
 
 # --- what is asked for ----------------------------------------------------------------------------------------------
@@ -342,7 +413,7 @@ def _part(pipeline: Graph, sources: Sequence[str], leave_out: Sequence[str]) -> 
         raise InvalidPipeline(
             f"a backfill of pipeline {pipeline.name!r} would write to no sink.",
             why="all of them are left out.",
-            do="leave out fewer.",
+            do=f"leave out fewer of {', '.join(leave_out)}: --except (leave_out=).",
             pipeline=pipeline.name,
         )
     for sink in sinks if sources else ():
@@ -362,7 +433,7 @@ def _part(pipeline: Graph, sources: Sequence[str], leave_out: Sequence[str]) -> 
             raise InvalidPipeline(
                 f"no sink of the backfill needs source {name!r}.",
                 why="the sinks that do are left out.",
-                do="leave out one of the two.",
+                do="leave the source out of --source (sources=), or keep a sink that needs it: --except (leave_out=).",
                 pipeline=pipeline.name,
                 participant=name,
             )
@@ -375,7 +446,7 @@ def _check_names(pipeline: Graph, what: str, names: Sequence[str], there: Sequen
             raise InvalidPipeline(
                 f"pipeline {pipeline.name!r} has no {what} {name!r}.",
                 why=f"its {what}s are {', '.join(there)}.",
-                do="name one of these.",
+                do=f"write one of {', '.join(there)}.",
                 pipeline=pipeline.name,
             )
 
@@ -438,16 +509,33 @@ def _live_from(store: Store) -> int | None:
     return None if noted is None else noted[1].from_us
 
 
+def _ledger_spec(node: SinkNode) -> LedgerSpec | None:
+    """Return the declaration of a sink by which its ledger is asked; None where only its run can."""
+    spec = node.spec
+    is_there = node.guarantee is Guarantee.EXACTLY_ONCE and node.kind not in OUT_OF_REACH
+    return spec if is_there and offers(spec, LedgerSpec) else None
+
+
 def _sources_of(sink: SinkNode) -> list[Node]:
     return [node for node in in_order([*sink.inputs]) if node.is_source]
 
 
 def _is_upserted(node: SinkNode) -> bool:
-    return node.kind != "kafka" and node.spec.arguments().get("mode") == "upsert"
+    """Return whether a row takes the place of the one of its key; of a topic, for who reads the last of a key."""
+    said = node.spec.arguments()
+    return said.get("mode") == "upsert" or (node.kind == "redis" and said["as"] in _REPLACED_IN_REDIS)
 
 
 def _key(node: SinkNode) -> Sequence[str]:
-    return tuple(node.spec.arguments().get("key") or ())
+    said = node.spec.arguments()
+    return (said["id"],) if node.kind == "redis" else tuple(said.get("key") or ())
+
+
+def _knows_row(node: SinkNode) -> bool:
+    """Return whether the key has the time of a row or its id, so that no other row has it."""
+    timestamp = node.inputs[0].shape.timestamp
+    identity = {*(() if timestamp is None else (timestamp,)), *_ids_of(node)}
+    return not identity.isdisjoint(_key(node))
 
 
 def _ids_of(node: SinkNode) -> Sequence[str]:

@@ -15,7 +15,6 @@ taken over in between, it may have read the entry or not, and the caller is told
 from __future__ import annotations
 
 import logging
-import math
 import shutil
 import tempfile
 import threading
@@ -40,7 +39,7 @@ from holdfast.positions import Position, Positions, covers_all, lag_between
 from holdfast.shards.named import read_record
 from holdfast.shards.naming import shard_checkpoint, shard_of
 from holdfast.spark.launch import stop_directory
-from holdfast.steer.controls import Controls
+from holdfast.steer.controls import Controls, checked_rate
 from holdfast.steer.entries import ControlEntry, ControlLog, in_force, made_id
 from holdfast.steer.place import write_place
 from holdfast.steer.protocol import Command, Progress, SteerRequest, wrong_request
@@ -165,15 +164,8 @@ class Steering:
     def _limit(self, request: SteerRequest) -> dict[str, Any]:
         source, rate = request.text("source"), request.arguments.get("rows_per_s")
         self._check_known([source])
-        is_rate = isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate) and rate > 0
-        if rate is not None and not is_rate:
-            raise InvalidPipeline(
-                f"source {source!r} is to deliver {rate!r} rows a second.",
-                why="a rate is a number above 0.",
-                do="give one, or none for no limit; to let a source deliver nothing, pause it.",
-                participant=source,
-            )
-        return self._carry_out(request, lambda controls: controls.limit(source, None if rate is None else float(rate)))
+        wanted = None if rate is None else checked_rate(source, rate)
+        return self._carry_out(request, lambda controls: controls.limit(source, wanted))
 
     def _drain(self, request: SteerRequest, tell: Progress) -> dict[str, Any]:
         with self._turn:

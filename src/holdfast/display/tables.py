@@ -189,7 +189,20 @@ def cost_text(call: CallStatus) -> str:
     >>> cost_text(CallStatus("judged", cost={"tokens": 1234.0, "usd": 0.25}))
     'tokens 1,234, usd 0.25'
     """
-    return ", ".join(f"{name} {amount:{',.4g' if amount % 1 else ',.0f'}}" for name, amount in call.cost.items())
+    return ", ".join(f"{name} {amount_text(amount)}" for name, amount in call.cost.items())
+
+
+def amount_text(amount: float) -> str:
+    """Return an amount of whatever is added up.
+
+    Examples
+    --------
+    >>> amount_text(1234567.0), amount_text(123456.7), amount_text(0.000125)
+    ('1,234,567', '123,456.70', '0.000125')
+    """
+    if amount % 1 == 0:
+        return f"{amount:,.0f}"
+    return f"{amount:,.2f}" if abs(amount) >= 1 else f"{amount:.4g}"
 
 
 def _operator(operator: OperatorStatus) -> tuple[str, ...]:

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.errors import InvalidPipeline
 from holdfast.positions import Position, Positions, SourcePositions, covers
 
 SOURCES = "*"
 """Stands for all sources of a run, and what ticks besides them."""
+
+
+def checked_rate(source: str, rate: Any) -> float:
+    """Return a limit of a source, in rows a second.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it is not a number above 0.
+    """
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not is_number or not math.isfinite(rate) or rate <= 0:
+        raise InvalidPipeline(
+            f"source {source!r} is to deliver {rate!r} rows a second.",
+            why="a rate is a number above 0.",
+            do="give one, or none for no limit; to let a source deliver nothing, pause it.",
+            participant=source,
+        )
+    return float(rate)
 
 
 @dataclass(frozen=True)

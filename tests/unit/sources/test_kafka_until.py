@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from holdfast import read
+from holdfast.clock import SystemClock
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source import source as planning
 from holdfast.connectors.kafka.source.cluster import Cluster
 from holdfast.connectors.kafka.topics import Selection
 from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.parts import part_of, positions_of_part
+from holdfast.connectors.reading.parts import part_of
 from holdfast.connectors.reading.rounds_log import UNIT, own_positions
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.errors import InvalidPipeline
@@ -26,6 +27,7 @@ from holdfast.limits import ReadLimit
 from holdfast.ports import Source
 from holdfast.positions import SegmentSet, SourcePositions, lag_between
 from holdfast.testing.servers.kafka import KafkaServer
+from tests.contract.division import positions_of_part
 from tests.everyday import everyday
 from tests.kafka_topics import Topics
 
@@ -247,7 +249,7 @@ def test_where_disorder_is_declared_a_partition_is_not_read_to_its_end(
 @pytest.mark.parametrize("world", ["message"], indirect=True)
 def test_a_time_that_lies_ahead_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [(BASE_MS + 5) * 1000]
-    monkeypatch.setattr(planning, "_now_us", lambda: now[0])
+    monkeypatch.setattr(SystemClock, "now_us", lambda _: now[0])
     world.send(1, 2)
     run = world.run(10)
     at = run.finish(run.source.initial())
@@ -268,7 +270,7 @@ def test_of_a_partition_that_appears_while_an_epoch_is_planned_no_row_above_the_
 ) -> None:
     """It appears when the rounds are logged, and before the source is asked where the epoch ends."""
     monkeypatch.setattr(planning, "LOOK_S", 0.0)
-    monkeypatch.setattr(planning, "_now_us", lambda: (BASE_MS + 5) * 1000)
+    monkeypatch.setattr(SystemClock, "now_us", lambda _: (BASE_MS + 5) * 1000)
     asked = planning.KafkaSource.limits
 
     def limits(*arguments: Any) -> Any:

@@ -19,7 +19,7 @@ from holdfast import segments
 from holdfast.capabilities import offers
 from holdfast.commit.ledger import Ledger
 from holdfast.connectors.reading.from_time import from_time
-from holdfast.connectors.reading.parts import in_parts, part_of, positions_of_part
+from holdfast.connectors.reading.parts import in_parts, part_of
 from holdfast.connectors.reading.rounds_log import UNIT
 from holdfast.connectors.reading.until import has_passed, up_to
 from holdfast.connectors.reading.wrapped import innermost
@@ -31,6 +31,7 @@ from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.store import scratch
 from holdfast.store.scratch import ScratchedStore, scratch_of
 from holdfast.testing.store import SimulatedStore
+from tests.contract.division import positions_of_part
 from tests.everyday import examples
 
 numbers = itertools.count()

@@ -67,6 +67,10 @@ class ByteStreamSourceSpec(ByteStreamReading):
         }
         return {name: value for name, value in shown.items() if value is not None}
 
+    def from_beginning(self) -> ByteStreamSourceSpec:
+        """Return the source from the first messages on that are there."""
+        return replace(self, start="earliest", clip=False)
+
     def from_time(self, at_us: int) -> ByteStreamSourceSpec:
         """Return the source from its random access points at or before a time."""
         return replace(self, at=at_us * 1000 if self.times == "time" else at_us)

@@ -9,17 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.capabilities import offers
+from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.connectors.reading.partitioned import beneath
 from holdfast.connectors.reading.until import is_from
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.ports import REJECT_COLUMN, SeekableSpec, Source, SourceSpec, Span
+
+
+@optional(SourceSpec)
+class StartableSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`~holdfast.ports.SourceSpec`: to say where it starts."""
+
+    def from_beginning(self) -> SourceSpec:
+        """Return the declaration of the same source that starts with all that is there."""
+
+
+def from_beginning(spec: SourceSpec) -> SourceSpec:
+    """Return the declaration of a source that starts with all that is there; the spec itself where it always does."""
+    if isinstance(spec, WrappedSpec):
+        return cast("SourceSpec", replace(spec, given=from_beginning(spec.given)))
+    return spec.from_beginning() if offers(spec, StartableSpec) else spec
 
 
 def obstacle(spec: SourceSpec) -> str:

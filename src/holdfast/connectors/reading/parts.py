@@ -1,19 +1,17 @@
-"""Parts of a source: its declaration narrowed to some segments, whatever is wrapped around it; and their positions.
+"""Parts of a source: its declaration narrowed to some segments, whatever is wrapped around it.
 
-Invariants: each segment is in one part; what of positions is of no segment (a bound, where a source was read before it
-was divided) holds for each part, and of several values the least holds for all.
+Invariant: each segment is in one part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
 
 from holdfast.capabilities import offers
 from holdfast.connectors.reading.wrapped import WrappedSpec
 from holdfast.ports import Divisible, SourceSpec
-from holdfast.positions import Position, SegmentSet, SourcePositions
+from holdfast.positions import SegmentSet
 
 
 def divisible(spec: SourceSpec) -> Divisible | None:
@@ -43,37 +41,3 @@ def part_of(spec: SourceSpec, segments: SegmentSet) -> SourceSpec:
         return cast("SourceSpec", replace(spec, given=part_of(spec.given, segments)))
     assert offers(spec, Divisible)
     return spec.of_segments(segments)
-
-
-def positions_of_part(
-    several: Iterable[SourcePositions], known: Iterable[str], wanted: SegmentSet
-) -> dict[str, Position]:
-    """Return the positions of a part that takes segments over from several others.
-
-    Parameters
-    ----------
-    several : iterable of SourcePositions
-        Those of all parts there were.
-    known : iterable of str
-        The segments of the source.
-    wanted : SegmentSet
-        The segments of the new part.
-
-    Examples
-    --------
-    >>> before = [{"a/0": 7, "@bound": 90}, {"a/1": 9, "a/2": 3, "@bound": 80}]
-    >>> positions_of_part(before, {"a/0", "a/1", "a/2"}, SegmentSet(frozenset({"a/0", "a/2"})))
-    {'a/0': 7, '@bound': 80, 'a/2': 3}
-    """
-    names, found = frozenset(known), dict[str, Position]()
-    for positions in several:
-        for segment, at in positions.items():
-            if segment not in names:
-                found[segment] = _lower(found.get(segment, at), at)
-            elif segment in wanted:
-                found[segment] = at
-    return found
-
-
-def _lower(one: Position, other: Position) -> Position:
-    return min(one, other) if isinstance(one, int) and isinstance(other, int) else one

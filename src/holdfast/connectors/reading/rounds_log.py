@@ -186,7 +186,8 @@ class RoundsLog:
             except (ValueError, KeyError, TypeError) as error:
                 raise Corrupt(
                     f"increment {number} of {_WHAT} {self.directory} cannot be read: {error}.",
-                    do="restore the directory from a backup.",
+                    why="what a run up to a time has left for later is in it.",
+                    do="restore the directory from a backup; of a topic: remove it and start again, the sinks have it.",
                     participant=self.directory,
                 ) from error
 
@@ -292,7 +293,8 @@ class RoundsLog:
         if found is None:
             raise Corrupt(
                 f"{_WHAT}, {self.directory!r}, has no round {number} of segment {segment!r}, and a position is of it.",
-                do="restore the directory from a backup.",
+                why="what a run up to a time has left for later is in it.",
+                do="restore the directory from a backup; of a topic: remove it and start again, the sinks have it.",
                 participant=self.directory,
             )
         return found

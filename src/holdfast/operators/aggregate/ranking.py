@@ -27,7 +27,7 @@ _VALUE = "value__"
 _RANK = "rank"
 _PLACES = ("time", "epoch", "place")
 _TERM = re.compile(
-    r"(?P<column>`[^`]+`|[^\s`]+)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE
+    r"(?P<column>`[^`]+`|[^\W\d]\w*)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE
 )
 
 

@@ -308,7 +308,7 @@ def declare(
     ranking: Ranking | None = None,
 ) -> AggregationAnywhere:
     """Return an aggregation without input, after checking what does not depend on its rows: all its forms end here."""
-    with building(Aggregation.kind, name) as built_at:
+    with building(called, name) as built_at:
         keys = () if by is None else keyed.key_names(by)
         _check_window(window)
         if ranking is None:

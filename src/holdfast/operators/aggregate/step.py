@@ -108,7 +108,9 @@ class AggregateStep:
         rows = {"rows": pa.schema([*self.key, *spans, *columns])}
         if not self.cut.by_time or self.time is None:
             return rows
-        return rows | {"late": keyed.late_schema(self.key, self.schema.field(self.time).type, self.inputs)}
+        conditions = {one.condition for one in self.aggregates.values()}
+        given = pa.schema([each for each in self.schema if each.name not in conditions])
+        return rows | {"late": keyed.late_schema(self.key, self.schema.field(self.time).type, {self.name: given})}
 
     @property
     def waiting_tables(self) -> tuple[str, ...]:

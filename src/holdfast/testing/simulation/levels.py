@@ -13,6 +13,7 @@ is a durable write, before and after which the driver can die.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 import weakref
@@ -20,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 
@@ -57,6 +57,9 @@ Event = tuple[str, Mapping[str, Any] | None]
 
 EPOCH_US = 1_000_000
 """Batch times of two epochs are so far apart."""
+
+_drivers = itertools.count(1)
+"""Numbers of all drivers of this process."""
 
 
 BELOW = "spark/1"
@@ -145,7 +148,7 @@ class StatefulWorkload:
     def evaluation(self, process: Process, random_: random.Random, epochs_done: int) -> StatefulEvaluation:
         """Return the evaluation of a new driver: the graph is cut anew, under a token of its own."""
         self.state.objects.lose_power(lambda key: random_.random() < 0.5)
-        token = f"run{random_.getrandbits(32)}-{uuid4().hex}"  # set-ups of equal seeds are not shared
+        token = f"run{random_.getrandbits(32)}-{next(_drivers)}"  # set-ups of equal seeds are not shared
         plan = StandInPlan(self.stand_ins, random_)
 
         stages = build_stages(

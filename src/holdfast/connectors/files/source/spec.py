@@ -93,6 +93,10 @@ class FilesSourceSpec(FilesSelection):
         """Return the source of some segments."""
         return replace(self, reads=segments)
 
+    def from_beginning(self) -> FilesSourceSpec:
+        """Return the source with the files that are there at its first start."""
+        return replace(self, start="earliest")
+
     def from_time(self, at_us: int) -> FilesSourceSpec:
         """Return the source without what its time index shows to be before a time."""
         return replace(self, since=at_us)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME
 
+from holdfast.clock import SystemClock
 from holdfast.connectors.formats.blocks import RowRules
 from holdfast.connectors.formats.json_new_columns import parser_of
 from holdfast.connectors.kafka.avro_registry import Registry, schemas_of
@@ -194,7 +195,7 @@ class KafkaSource:
         ends = self._new_ends({})
         self._note_begins(Recorded(self.workspace, self.name).start, ends)
         spec = self.spec
-        if pa.types.is_timestamp(spec.schema.field(spec.timestamp).type) and _now_us() < before:
+        if pa.types.is_timestamp(spec.schema.field(spec.timestamp).type) and SystemClock().now_us() < before:
             return None
         if spec.times is None or not spec.has_message_time:
             return ends
@@ -468,10 +469,6 @@ def _lower(ends: Mapping[str, int], most: Mapping[str, int]) -> dict[str, int]:
 def _ms(time_us: int) -> int:
     """Return the first millisecond that is not before a time."""
     return -(-time_us // 1000)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def _show(segment: str) -> str:

@@ -107,6 +107,10 @@ class KafkaSourceSpec(KafkaReading):
             from holdfast.connectors.kafka.native.clients import prepare
         prepare(self.address)
 
+    def from_beginning(self) -> KafkaSourceSpec:
+        """Return the source from the first messages on that are there."""
+        return replace(self, start="earliest")
+
     def from_time(self, at_us: int) -> KafkaSourceSpec:
         """Return the source from the first message at or after a time on, where the cluster knows which one that is."""
         return replace(self, since=at_us)
