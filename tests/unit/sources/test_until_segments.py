@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast import segments
 from holdfast.capabilities import offers
+from holdfast.commit.ledger import Ledger
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.parts import in_parts, part_of
 from holdfast.connectors.reading.rounds_log import UNIT
@@ -27,6 +28,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import Carried, EpochRecord, Exhaustible, Held, Publication, RunIdentity, Source
 from holdfast.positions import SegmentSet, SourcePositions
+from holdfast.store import scratch
+from holdfast.store.scratch import ScratchedStore, scratch_of
+from holdfast.testing.store import SimulatedStore
 from tests.contract.division import positions_of_part
 from tests.everyday import examples
 
@@ -317,6 +321,41 @@ def test_a_position_of_a_round_says_when_its_log_is_lost(tmp_path: Path) -> None
     assert spec.reached("rows", work) == at
     os.rename(tmp_path / "work" / "until", tmp_path / "aside")
     assert "has no round 1" in spec.obstacle("rows", work, at)
+
+
+def test_a_log_that_was_restored_without_its_empty_directory_goes_on(tmp_path: Path) -> None:
+    store, work = Store(tmp_path / "out", [[(0, 5), (0, 15)]], 0), str(tmp_path / "work")
+    run = Run([store.spec()], work, [{}], 10)
+    run.finish()
+    os.rmdir(tmp_path / "work" / "until" / "aside")
+    rest = Run([store.spec()], work, run.at, None)
+    rest.finish()
+    assert rest.rows == [("1/1", 15)]
+
+
+def test_a_log_in_an_object_store_is_there_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks know nothing of this source, so its log is kept as its list of files is."""
+    objects = SimulatedStore()
+    monkeypatch.setattr(scratch, "objects_of", lambda address: objects)
+    address = "s3://bucket/trips"
+    first, other = (ScratchedStore(objects, scratch_of(address, str(tmp_path / name))) for name in "ab")
+    first.prepare()
+    store = Store(tmp_path / "out", [[(0, 5), (0, 6)]], 0)
+    run = Run([store.spec()], os.path.join(first.directory, "sources", "rows"), [{}], 10)
+    run.finish()
+    ledger = Ledger(first, "trips")
+    ledger.take_generation(0, 0)
+    ledger.fence()
+    other.prepare()
+    there = os.path.join(other.directory, "sources", "rows")
+    at = {each: of for each, of in run.at[0].items() if each != "@bound"}
+    assert store.spec().given.given.obstacle("rows", there, at) == ""
+    again = Run([store.spec()], there, run.at, 10)
+    again.finish()
+    assert (again.rows, again.has_passed()) == ([], True)
+    later = Run([store.spec()], there, run.at, 20)
+    later.finish()
+    assert len(objects.keys("sources/rows/until/")) == 2, "and it goes on there"
 
 
 def test_what_is_owed_is_owed_by_the_timestamp_that_it_was_left_by(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from holdfast.connectors.reading.rounds_log import (
 from holdfast.connectors.reading.until import check_timestamp, numbered_between, rows_between, shown_timestamp
 from holdfast.errors import invariant
 from holdfast.limits import ReadLimit
-from holdfast.ports import Exhaustible, Source, SourceSpec, Span
+from holdfast.ports import Exhaustible, ExplainedSpec, Source, SourceSpec, Span
 from holdfast.positions import SegmentSet, SourcePositions
 
 Limits = Mapping[str, Sequence[tuple[int, bool]]]
@@ -101,7 +101,7 @@ class SourceInRounds:
     @property
     def _log(self) -> RoundsLog:
         if self._opened is None:
-            self._opened = RoundsLog(self.workspace, self.former)
+            self._opened = RoundsLog(self.workspace, self.former, is_told=offers(self.spec, ExplainedSpec))
         return self._opened
 
     # --- planning ---------------------------------------------------------------------------------------------------
