@@ -16,10 +16,8 @@ from typing import Any
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type
 
-KINDS = (
-    "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
-    "max_by", "min_by",
-)  # fmt: skip
+_NUMBERS = ("count", "sum", "min", "max", "mean", "variance", "quantiles")
+KINDS = (*_NUMBERS, "first", "last", "distinct_count", "collect", "max_by", "min_by")
 
 
 @dataclass(frozen=True)
