@@ -128,12 +128,19 @@ def call(
     setup : function of nothing, optional
         Runs once in each process that calls, in the event loop, and may be asynchronous: the place for a client.
 
+    Returns
+    -------
+    Operator or RejectingCall
+        To be applied to a stream: ``stream | call(...)``.  With ``on_fail="reject"`` the stream that it returns has
+        ``.rejects``.
+
     Raises
     ------
     InvalidPipeline
         If an argument is none of these; in a run, if an answer does not have the schema.
     Unavailable
-        In a run, with ``on_fail="stop"``, if a call fails after all attempts.  What was answered is recorded.
+        In a run, with ``on_fail="stop"``, if a call fails after all attempts, or its failure was recorded
+        earlier, with ``keep`` or ``reject``.  What was answered is recorded.
 
     Notes
     -----

@@ -1,7 +1,8 @@
 """Asks about the rows of a batch: each key that has no recorded answer once, a bounded number at a time.
 
 Invariants: a call begins only where fewer than ``max_concurrency`` are in flight in the process, and one is in flight
-until its answer is on the disk; a row leaves with the answer that is recorded, whoever asked for it.
+until its answer is on the disk; a key is in flight once in the process; a row leaves with the answer that is recorded,
+whoever asked for it.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _texts(key: pa.RecordBatch) -> list[str]:
 
 
 class Service:
-    """What a process asks of one service: its event loop, its client, and the answers on disk.
+    """What a process asks of one service: its event loop, its client, and the answers on disk.  For several threads.
 
     Parameters
     ----------
@@ -164,6 +165,7 @@ class Service:
         self._disk = ThreadPoolExecutor(1, thread_name_prefix=f"answers {calls.name}")
         self._recorded = Answers(calls.path, calls.recorded_as)
         weakref.finalize(self, _end, self._loop, self._disk, self._recorded).atexit = False
+        self._asking: dict[str, asyncio.Task[dict[str, RecordedAnswer]]] = {}
         self._unrecorded: dict[str, tuple[RecordedAnswer, asyncio.Future[RecordedAnswer]]] = {}
         self._unspent: dict[str, float] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -186,14 +188,38 @@ class Service:
         first: dict[str, int] = {}
         for number, key in enumerate(keys):
             first.setdefault(key, number)
-        found = self._disk.submit(self._recorded.find, list(first)).result()
-        if found:
-            self._disk.submit(self._recorded.spend, {"reused": len(found)}).result()
+        found = self._disk.submit(self._find, list(first)).result()
+        self._require_answers(found)
         if missing := {key: number for key, number in first.items() if key not in found}:
             rows = batch.take(pa.array(list(missing.values()), pa.int64())).to_pylist()
-            asked = self._ask_all(dict(zip(missing, rows, strict=True)))
+            asked = self._answers_to(dict(zip(missing, rows, strict=True)))
             found.update(asyncio.run_coroutine_threadsafe(asked, self._loop).result())
+            self._require_answers(found)
         return found
+
+    def _find(self, keys: Sequence[str]) -> dict[str, RecordedAnswer]:
+        """Return what is recorded of keys, and count it."""
+        found = self._recorded.find(keys)
+        if found:
+            self._recorded.spend({"reused": len(found)})
+        return found
+
+    def _require_answers(self, found: Mapping[str, RecordedAnswer]) -> None:
+        """Refuse failures that were recorded to be kept or rejected: there is no column that would say so."""
+        if self._calls.error is not None:
+            return
+        failed = {key: answer.error for key, answer in found.items() if answer.error is not None}
+        if not failed:
+            return
+        key, said = next(iter(failed.items()))
+        raise Unavailable(
+            f"call {self._calls.name!r} has failures for answers: {len(failed)} of {len(found)} keys.",
+            why=f'they were recorded with on_fail="keep" or "reject", and a recorded answer is never changed; the '
+            f"first: {key}, {said}.",
+            do=f"to ask again about these, delete them from {self._calls.path}: DELETE FROM answers WHERE "
+            f'call = \'{self._calls.recorded_as}\' AND error IS NOT NULL; or write on_fail="keep" or "reject".',
+            participant=self._calls.name,
+        )
 
     async def _made_client(self) -> Any:
         assert self._calls.setup is not None
@@ -210,11 +236,29 @@ class Service:
                 participant=self._calls.name,
             ) from error
 
+    async def _answers_to(self, rows: dict[str, Any]) -> dict[str, RecordedAnswer]:
+        """Ask about rows; of keys that another batch is asking about, await what it gets: answers, or its failure."""
+        others = {key: self._asking[key] for key in rows if key in self._asking}
+        own = {key: row for key, row in rows.items() if key not in others}
+        asking = self._loop.create_task(self._ask_all(own))
+        self._asking |= dict.fromkeys(own, asking)
+        try:
+            answers = dict(await asking)
+        finally:
+            for key in own:
+                del self._asking[key]
+        for key, other in others.items():
+            answers[key] = (await other)[key]
+        if others:
+            await self._loop.run_in_executor(self._disk, self._recorded.spend, {"reused": len(others)})
+        return answers
+
     async def _ask_all(self, rows: dict[str, Any]) -> dict[str, RecordedAnswer]:
         """Ask about rows; where one fails, those in flight are still awaited, so that their answers are recorded."""
-        answers: dict[str, RecordedAnswer] = {}
+        # Another thread may have recorded some since this one looked; from here on none does: they are in _asking.
+        answers = await self._loop.run_in_executor(self._disk, self._find, list(rows))
         failures: list[BaseException] = []
-        waiting = iter(rows.items())
+        waiting = iter([(key, row) for key, row in rows.items() if key not in answers])
 
         async def ask_in_turn() -> None:
             for key, row in waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,9 @@ from holdfast.types.casting import fitted_column
 
 _ready: dict[str, Any] = {}
 """What ``setup`` returned in this worker, by token: workers are reused from epoch to epoch."""
+
+_setting_up = threading.RLock()
+"""Held during a set-up: of several threads that read an epoch, one runs it."""
 
 
 def forget(run: str) -> None:
@@ -126,11 +130,9 @@ class BatchFunction:
 
     def apply(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the function's output for one batch, checked."""
-        if self.setup is not None and self.token not in _ready:
-            with explained(f"the setup of map_batches {self.operator!r}", self.setup, self.operator):
-                _ready[self.token] = self.setup()
+        given = () if self.setup is None else (self._made_ready(self.setup),)
         with explained(f"map_batches {self.operator!r}", self.fn, self.operator, rows=batch):
-            result = self.fn(batch) if self.setup is None else self.fn(batch, _ready[self.token])
+            result = self.fn(batch, *given)
         if result is None:
             return
         for part in result.to_batches() if isinstance(result, pa.Table) else [result]:
@@ -138,6 +140,14 @@ class BatchFunction:
             if self.promise is not None:
                 self.promise.check(batch, checked, self.operator)
             yield checked
+
+    def _made_ready(self, setup: Callable[[], Any]) -> Any:
+        """Return what the set-up returned in this worker; the first that asks runs it."""
+        with _setting_up:
+            if self.token not in _ready:
+                with explained(f"the setup of map_batches {self.operator!r}", setup, self.operator):
+                    _ready[self.token] = setup()
+            return _ready[self.token]
 
     def _checked(self, result: Any) -> pa.RecordBatch:
         if isinstance(result, pa.RecordBatch) and sorted(result.schema.names) == sorted(self.schema.names):

@@ -237,7 +237,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         if self.reading.targets_file:
             return self._followed(start)
         if self.reading.is_backfill and start.get("has_ended"):
-            return end_of_range(start, self.reading.end_mark)  # also where rows of the range have come since
+            # Also where rows of the range have come since.  A power cut may have lost the mark.
+            return end_of_range(start, self.reading.end_mark)
         if not self.holding.lets_pass(is_bounded=self.bounded):
             return self._end_while_paused(start)
         if is_held(hold_file(self.reading.stop_file), self.reading.name):

@@ -1,7 +1,9 @@
 """Errors that are raised for real, with their cures: the advice is followed, and the same action passes."""
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,6 +147,19 @@ def called(work: Path, fn: Any, **given: Any) -> Any:
     return driven(numbers() | hf.call(ask, "said STRING", **given), {"n": 1})
 
 
+def fail_recorded(work: Path) -> Any:
+    """Record a failure, and ask with on_fail="stop" then."""
+    called(work, refuse, on_fail="reject")
+    return called(work, lambda row: {"said": "one"})
+
+
+def ask_again(work: Path) -> Any:
+    """Delete failures, and ask."""
+    with closing(sqlite3.connect(work / "answers")) as connection, connection:
+        connection.execute("DELETE FROM answers WHERE error IS NOT NULL")
+    return called(work, lambda row: {"said": "one"})
+
+
 def earlier(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows five seconds earlier."""
     return batch.set_column(1, batch.schema.field(1), pc.subtract(batch.column(1), pa.scalar(5, pa.duration("s"))))
@@ -187,6 +202,12 @@ SCENARIOS = {
         lambda work: called(work, refuse),
         'write on_fail="reject"',
         lambda work: called(work, refuse, on_fail="reject"),
+    ),
+    "a service whose failure was recorded by a call that went on": Scenario(
+        "operators/calling.py:Service._require_answers Unavailable",
+        fail_recorded,
+        "delete them from",
+        ask_again,
     ),
     "a service whose answer has another schema": Scenario(
         "operators/calling.py:Service._row_of InvalidPipeline",

@@ -1,5 +1,7 @@
 """Aggregates as values, and the histogram behind quantiles."""
 
+import inspect
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,6 +27,13 @@ FINITE = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False,
 def test_what_is_no_aggregate_is_refused(build, text):
     with pytest.raises(InvalidPipeline, match=text):
         build()
+
+
+@pytest.mark.parametrize("name", [*aggregates.KINDS, "quantile"])
+def test_every_argument_of_an_aggregate_is_described(name):
+    build = getattr(aggregates, name)
+    described = inspect.getdoc(build).partition("Parameters\n----------\n")[2]
+    assert [argument for argument in inspect.signature(build).parameters if f"{argument} : " not in described] == []
 
 
 @pytest.mark.slow

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import sqlite3
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pyarrow as pa
@@ -55,6 +58,102 @@ def test_a_key_is_asked_about_once_in_a_batch_and_never_again(tmp_path: Path) ->
     assert service.asked == {1: 1, 2: 1, 3: 1}
 
 
+def begun(function: Any, *arguments: Any) -> Future[Any]:
+    """Call in a thread that holds up no one where it hangs."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(function(*arguments))
+        except BaseException as error:
+            done.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    return done
+
+
+class TwoAskers:
+    """A thread that asks about 1, and one that asks about 1 and 2 meanwhile: 1 is answered when 2 was asked about.
+
+    Parameters
+    ----------
+    fails : bool
+        1 is not answered, but fails.
+    """
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self._has_begun = Event()
+        self._is_asked = asyncio.Event()
+        self.asked: list[int] = []
+
+    async def ask(self, row: Any) -> Any:
+        self.asked.append(row["n"])
+        if row["n"] == 2:
+            self._is_asked.set()
+            return {"twice": 4}
+        self._has_begun.set()
+        await self._is_asked.wait()
+        if self._fails:
+            raise ConnectionError("away")
+        return {"twice": 2}
+
+    def run(self, path: Path) -> list[Any]:
+        """Return what both threads get: the answers, or the error."""
+        rows = hf.read.rows([], schema=SCHEMA, name="given")
+        stream = rows | hf.call(self.ask, "twice BIGINT", key="n", answers=path, name="asked", retry=0)
+        calls = stream.node.spec.fn
+        service = calls.open_service()
+
+        def twices(*numbers: int) -> Any:
+            return calls(pa.record_batch({"n": numbers}), service).column("twice").to_pylist()
+
+        first = begun(twices, 1)
+        assert self._has_begun.wait(60)
+        return [one.exception(60) or one.result() for one in (first, begun(twices, 1, 2))]
+
+
+def test_a_key_that_two_threads_of_a_process_ask_about_is_asked_about_once(tmp_path: Path) -> None:
+    """An epoch of several megabytes is read by several threads, in the process that keeps state."""
+    both = TwoAskers()
+    assert both.run(tmp_path / "a.sqlite") == [[2], [2, 4]]
+    assert both.asked == [1, 2]
+
+
+def test_a_call_that_fails_fails_for_each_thread_that_asked(tmp_path: Path) -> None:
+    both = TwoAskers(fails=True)
+    first, second = both.run(tmp_path / "a.sqlite")
+    assert isinstance(first, Unavailable)
+    assert isinstance(second, Unavailable)
+    assert both.asked == [1, 2]
+
+
+def test_threads_that_ask_about_the_same_keys_end_and_each_call_is_counted(tmp_path: Path) -> None:
+    with AskedService(0.005) as service:
+        calls = asked(service.port, tmp_path).node.spec.fn
+        shared = calls.open_service()
+        batch = pa.record_batch({"n": range(200)})
+        found = [one.result(60) for one in [begun(calls, batch, shared) for _ in range(3)]]
+    assert [rows.column("twice").to_pylist() for rows in found] == [[2 * n for n in range(200)]] * 3
+    assert set(service.asked.values()) == {1}
+    assert (calls.status().calls, calls.status().reused) == (200, 400)
+
+
+def test_a_key_that_another_thread_records_after_this_one_has_looked_is_not_asked_about_again(tmp_path: Path) -> None:
+    with AskedService() as service:
+        calls = asked(service.port, tmp_path).node.spec.fn
+        shared = calls.open_service()
+        batch = pa.record_batch({"n": [1]})
+
+        class Late:
+            def take(self, numbers: Any) -> Any:
+                calls(batch, shared)  # the other one
+                return batch.take(numbers)
+
+        assert shared.answers_of(["[1]"], Late()).keys() == {"[1]"}
+    assert service.asked == {1: 1}
+
+
 def test_no_more_calls_are_in_flight_than_allowed(tmp_path: Path) -> None:
     with AskedService(0.005) as service:
         answered(asked(service.port, tmp_path, max_concurrency=4), *range(40))
@@ -99,6 +198,44 @@ def test_rows_without_an_answer_are_rejected_with_what_the_service_said(tmp_path
             said = "ConnectionError: 503 busy"
             assert answered(good.rejects, 1, 2, 3) == [{"n": 1, "t": 0, "error": said}, {"n": 3, "t": 2, "error": said}]
     assert service.asked == {1: 1, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize("earlier", ["keep", "reject"])
+def test_a_failure_that_was_recorded_is_no_answer_where_failures_stop_the_epoch(tmp_path: Path, earlier: Any) -> None:
+    """Nulls would leave, and no column would say that nobody answered."""
+    with AskedService(fails={1: 1}) as service:
+        answered(asked(service.port, tmp_path, retry=0, on_fail=earlier), 1, 2)
+        stream = asked(service.port, tmp_path)
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="has failures for answers: 1 of 2 keys") as failed:
+                answered(stream, 1, 2, 1)
+        assert "[1], ConnectionError: 503 busy" in failed.value.why
+        assert service.asked == {1: 1, 2: 1}
+        assert [row["twice"] for row in answered(stream, 2)] == [4]
+        (statement,) = re.findall("DELETE .* NULL", failed.value.do)
+        with sqlite3.connect(tmp_path / "answers.sqlite") as other:
+            assert other.execute(statement).rowcount == 1
+        other.close()
+        assert [row["twice"] for row in answered(stream, 1, 2, 1)] == [2, 4, 2]
+    assert service.asked == {1: 2, 2: 1}
+
+
+def test_a_failure_that_another_process_records_meanwhile_is_no_answer_either(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+
+    async def ask(row: Any) -> Any:
+        with sqlite3.connect(path) as other:  # a pipeline that rejects, and was faster
+            other.execute(
+                "INSERT INTO answers (call, key, answer, error, attempts, seconds) VALUES (?, '[1]', x'', 'x', 1, 1)",
+                [stream.node.spec.fn.recorded_as],
+            )
+        other.close()
+        return {"said": "yes"}
+
+    given = hf.read.rows([], schema=SCHEMA, name="given")
+    stream = given | hf.call(ask, "said STRING", key="n", answers=path, name="asked")
+    with pytest.raises(Unavailable, match="has failures for answers"):
+        drive(stream, {"given": [rows_of(1)]})
 
 
 def test_a_failure_that_is_deleted_while_an_epoch_is_evaluated_loses_no_row(tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from holdfast.errors import InvalidPipeline
-from holdfast.plan.batches import BatchFunction, BranchFunction
+from holdfast.plan.batches import BatchFunction, BranchFunction, forget
 from holdfast.plan.routes import STEP
 
 DECLARED = pa.schema([pa.field("a", pa.int64()), pa.field("k", pa.string(), nullable=False)])
@@ -57,6 +60,25 @@ def test_a_null_where_none_is_declared_is_refused_and_not_taken_for_a_zero() -> 
     with pytest.raises(InvalidPipeline, match="returned a row without 'k'") as caught:
         called(lambda batch: pa.table({"a": [1, 2], "k": ["x", None]}))
     assert "1 of 2 rows" in caught.value.why
+
+
+def test_of_two_threads_that_need_a_set_up_one_runs_it() -> None:
+    """Two clients would ask a service twice as much at once as is allowed."""
+    both = threading.Barrier(2)
+    made: list[object] = []
+
+    def setup() -> object:
+        made.append(object())
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)  # two that run at once meet here
+        return made[-1]
+
+    used: list[object] = []
+    function = BatchFunction(lambda batch, ready: used.append(ready), setup, DECLARED, "shape", "two threads")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: list(function.apply(GIVEN)), range(2)))
+    forget("two threads")
+    assert (len(made), used) == (1, made * 2)
 
 
 def test_rows_of_other_branches_pass_even_with_a_null_struct_of_a_member_that_is_not_null() -> None:

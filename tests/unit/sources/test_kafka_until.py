@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import read
+from holdfast.clock import SystemClock
 from holdfast.connectors.kafka.brokers import Brokers
 from holdfast.connectors.kafka.source import source as planning
 from holdfast.connectors.kafka.source.cluster import Cluster
@@ -248,7 +249,7 @@ def test_where_disorder_is_declared_a_partition_is_not_read_to_its_end(
 @pytest.mark.parametrize("world", ["message"], indirect=True)
 def test_a_time_that_lies_ahead_is_waited_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [(BASE_MS + 5) * 1000]
-    monkeypatch.setattr(planning, "_now_us", lambda: now[0])
+    monkeypatch.setattr(SystemClock, "now_us", lambda _: now[0])
     world.send(1, 2)
     run = world.run(10)
     at = run.finish(run.source.initial())
@@ -261,6 +262,34 @@ def test_a_time_that_lies_ahead_is_waited_for(world: World, monkeypatch: pytest.
     at = run.finish(at)
     assert has_passed(run.source, at)
     assert run.rows == [(0, 1), (1, 2), (2, 3), (4, 9)]
+
+
+@pytest.mark.parametrize("world", ["message"], indirect=True)
+def test_of_a_partition_that_appears_while_an_epoch_is_planned_no_row_above_the_time_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It appears when the rounds are logged, and before the source is asked where the epoch ends."""
+    monkeypatch.setattr(planning, "LOOK_S", 0.0)
+    monkeypatch.setattr(SystemClock, "now_us", lambda _: (BASE_MS + 5) * 1000)
+    asked = planning.KafkaSource.limits
+
+    def limits(*arguments: Any) -> Any:
+        found = asked(*arguments)
+        if len(world.rows) == 1:
+            world.topics.grow(world.topic, PARTITIONS + 1)
+            world.send(3, 12, partition=PARTITIONS)
+        return found
+
+    world.send(1)
+    world.settle()
+    monkeypatch.setattr(planning.KafkaSource, "limits", limits)
+    run = world.run(10)
+    at = run.step(run.source.initial())
+    assert run.rows == [(0, 1), (1, 3)]
+    assert sum(int(of) > UNIT for of in at.values()) == 2, "both partitions are in their rounds"
+    rest = world.run(None)
+    rest.finish(at)
+    assert rest.rows == [(2, 12)]
 
 
 @pytest.mark.parametrize("world", ["message"], indirect=True)

@@ -361,6 +361,15 @@ def test_lists_of_a_program_are_read_up_to_a_time_and_the_rest_of_each_later(tmp
     assert not driver.run()
 
 
+def test_a_log_that_was_restored_without_its_empty_directory_goes_on(tmp_path: Path) -> None:
+    stream = hf.read.rows([[{"id": "a", "t": 1}, {"id": "b", "t": 15}]], schema="id STRING, t BIGINT", timestamp="t")
+    driver = Driver({"a": stream}, str(tmp_path / "work"), lambda: False)
+    driver.run(10)
+    (tmp_path / "work" / "a" / "until" / "aside").rmdir()
+    driver.run(20)
+    assert driver.rows == [("a", 1), ("b", 15)]
+
+
 @pytest.mark.parametrize("kind", ["rows", "feed"])
 def test_a_run_of_which_no_row_is_below_its_time_ends_too(tmp_path: Path, kind: str) -> None:
     """Nothing is read: its position stays before the first piece that its log will have."""

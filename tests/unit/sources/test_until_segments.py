@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast import segments
 from holdfast.capabilities import offers
+from holdfast.commit.ledger import Ledger
 from holdfast.connectors.reading.from_time import from_time
 from holdfast.connectors.reading.parts import in_parts, part_of
 from holdfast.connectors.reading.rounds_log import UNIT
@@ -27,6 +28,9 @@ from holdfast.errors import InvalidPipeline
 from holdfast.limits import ReadLimit
 from holdfast.ports import Carried, EpochRecord, Exhaustible, Held, Publication, RunIdentity, Source
 from holdfast.positions import SegmentSet, SourcePositions
+from holdfast.store import scratch
+from holdfast.store.scratch import ScratchedStore, scratch_of
+from holdfast.testing.store import SimulatedStore
 from tests.contract.division import positions_of_part
 from tests.everyday import examples
 
@@ -172,13 +176,67 @@ def test_each_run_has_exactly_the_rows_below_its_time_however_the_source_is_divi
         rows += run.rows
         epochs += run.epochs
         assert len(rows) == len(set(rows)), "no row twice"
-        merged = positions_of_part(run.at, SEGMENTS, SegmentSet(is_rest=True))
-        if any("@bound" not in at for at in run.at):
-            merged.pop("@bound", None)  # who has none yet promises nothing
+        merged = merged_of(run)
     assert sorted(rows, key=str) == sorted(store.rows, key=str)
     for each, start, end, of in epochs:
         again = each.open("rows", work)
         assert sorted(read(again, start, end), key=str) == sorted(of, key=str), "a replay gives the same rows"
+
+
+play_of = st.tuples(
+    st.sampled_from([None, 4, 9, 14, 100]), st.integers(0, 4), st.integers(1, 2), st.none() | st.integers(0, 9)
+)
+"""A run: its time; after how many epochs it is killed, 0: after it has only planned one; its readers; and to the
+beginning of which epoch everything is rewound then, None: of none."""
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(120), deadline=None)
+@given(
+    st.lists(st.lists(row_of, min_size=1, max_size=3), min_size=2, max_size=5),
+    st.integers(0, 1),
+    st.lists(play_of, min_size=2, max_size=6),
+    st.integers(0, 7),
+)
+def test_after_rewinds_to_any_epoch_every_row_is_read_once_and_below_the_time(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[list[tuple[int, int | None]]],
+    growing: int,
+    plays: list[tuple[int | None, int, int, int | None]],
+    divided_from: int,
+) -> None:
+    """What stands in the sinks are the epochs that no rewind has made void: at the end they are exactly the rows."""
+    directory = tmp_path_factory.getbasetemp() / f"until-segments{next(numbers)}"
+    store, work = Store(directory / "out", files, growing), str(directory / "work")
+    spec = store.spec(max_files_per_epoch=1)
+    at: dict[str, Any] = {}
+    chain: list[tuple[dict[str, Any], list[Row]]] = []
+    for number, (until, epochs, parts, back) in enumerate([*plays, (14, 99, 1, None), (None, 99, 1, None)]):
+        pairs = parts_of(spec, parts + 1, number) if number >= divided_from else [(spec, SegmentSet(is_rest=True))]
+        starts = [positions_of_part([at], SEGMENTS, of) for _, of in pairs]
+        run = Run([each for each, _ in pairs], work, starts, until)
+        for epoch in range(epochs):
+            begin = merged_of(run)
+            if run.step(epoch % len(pairs)):
+                chain.append((begin, run.epochs[-1][3]))
+        for source, planned in zip(run.sources, run.at, strict=True):
+            source.latest(planned, bounded=False)
+        assert all(t is None or until is None or t < until for _, t in run.rows), "no row at or above the time"
+        if epochs == 99:
+            assert until is None or run.has_passed()
+            assert set(below(store.rows, until)) <= {row for _, rows in chain for row in rows}
+        at = merged_of(run)
+        if back is not None and back < len(chain):
+            at, chain = chain[back][0], chain[:back]
+    assert sorted((row for _, rows in chain for row in rows), key=str) == sorted(store.rows, key=str)
+
+
+def merged_of(run: Run) -> dict[str, Any]:
+    """Return the positions of all parts of a run."""
+    merged = dict(positions_of_part(run.at, SEGMENTS, SegmentSet(is_rest=True)))
+    if any("@bound" not in at for at in run.at):
+        merged.pop("@bound", None)  # who has none yet promises nothing
+    return merged
 
 
 def has_ended(source: Source, at: SourcePositions) -> bool:
@@ -203,6 +261,55 @@ def test_after_a_rewind_runs_go_on_from_there(tmp_path: Path) -> None:
     assert sorted(begun.rows) == sorted(store.rows), "all of it is void, also what the first run has read"
 
 
+def test_a_rewind_to_before_a_round_begins_does_not_go_on_in_it(tmp_path: Path) -> None:
+    """The second round begins where the first one ended; from the beginning on neither is its time kept by the first
+    one, nor is a position below its own beginning one of it.
+    """
+    several: list[list[tuple[int, int | None]]] = [
+        [(0, 5), (0, 30), (0, 50)],
+        [(0, 6), (0, 60)],
+        [(0, 7), (0, 70)],
+        [(0, 8), (0, 80)],
+    ]
+    store, work = Store(tmp_path / "out", several, 0), str(tmp_path / "work")
+    spec = store.spec(max_files_per_epoch=1)
+    first = Run([spec], work, [{}], 35)
+    first.finish()
+    Run([spec], work, first.at, 10).sources[0].latest(first.at[0], bounded=False)  # is killed with its round logged
+    again = Run([spec], work, [{}], 10)
+    again.step(0)
+    assert again.rows == [("1/0", 5)], "one file, and no row at or above the time"
+    rest = Run([spec], work, again.at, None)
+    rest.finish()
+    assert sorted([*again.rows, *rest.rows]) == sorted(store.rows)
+
+
+def test_a_rewind_reads_what_was_owed_then_also_where_nothing_is_owed_any_more(tmp_path: Path) -> None:
+    store, work = Store(tmp_path / "out", [[(0, 5), (0, 15), (0, 25)]], 0), str(tmp_path / "work")
+    first = Run([store.spec()], work, [{}], 10)
+    first.finish()
+    at = first.at
+    for until in (100, 50):
+        run = Run([store.spec()], work, at, until)
+        run.finish()
+        at = run.at
+    again = Run([store.spec()], work, first.at, 50)
+    again.finish()
+    assert again.has_passed()
+    assert sorted([*first.rows, *again.rows]) == sorted(store.rows)
+
+
+def test_a_run_up_to_a_time_goes_on_divided(tmp_path: Path) -> None:
+    """It was killed when its end was logged, as one of the whole."""
+    store, work = Store(tmp_path / "out", [[(0, 5), (1, 15)], [(1, 7)]], 0), str(tmp_path / "work")
+    Run([store.spec()], work, [{}], 10).sources[0].latest({"files": 0}, bounded=False)
+    pairs = parts_of(store.spec(), 2, 0)
+    run = Run([each for each, _ in pairs], work, [{}, {}], 10)
+    run.finish()
+    assert run.has_passed()
+    assert sorted(run.rows) == [("1/0", 5), ("2/0", 7)]
+
+
 def test_a_position_of_a_round_says_when_its_log_is_lost(tmp_path: Path) -> None:
     store, work = Store(tmp_path / "out", [[(0, 5), (0, 15)]], 0), str(tmp_path / "work")
     run = Run([store.spec()], work, [{}], 10)
@@ -214,6 +321,41 @@ def test_a_position_of_a_round_says_when_its_log_is_lost(tmp_path: Path) -> None
     assert spec.reached("rows", work) == at
     os.rename(tmp_path / "work" / "until", tmp_path / "aside")
     assert "has no round 1" in spec.obstacle("rows", work, at)
+
+
+def test_a_log_that_was_restored_without_its_empty_directory_goes_on(tmp_path: Path) -> None:
+    store, work = Store(tmp_path / "out", [[(0, 5), (0, 15)]], 0), str(tmp_path / "work")
+    run = Run([store.spec()], work, [{}], 10)
+    run.finish()
+    os.rmdir(tmp_path / "work" / "until" / "aside")
+    rest = Run([store.spec()], work, run.at, None)
+    rest.finish()
+    assert rest.rows == [("1/1", 15)]
+
+
+def test_a_log_in_an_object_store_is_there_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sinks know nothing of this source, so its log is kept as its list of files is."""
+    objects = SimulatedStore()
+    monkeypatch.setattr(scratch, "objects_of", lambda address: objects)
+    address = "s3://bucket/trips"
+    first, other = (ScratchedStore(objects, scratch_of(address, str(tmp_path / name))) for name in "ab")
+    first.prepare()
+    store = Store(tmp_path / "out", [[(0, 5), (0, 6)]], 0)
+    run = Run([store.spec()], os.path.join(first.directory, "sources", "rows"), [{}], 10)
+    run.finish()
+    ledger = Ledger(first, "trips")
+    ledger.take_generation(0, 0)
+    ledger.fence()
+    other.prepare()
+    there = os.path.join(other.directory, "sources", "rows")
+    at = {each: of for each, of in run.at[0].items() if each != "@bound"}
+    assert store.spec().given.given.obstacle("rows", there, at) == ""
+    again = Run([store.spec()], there, run.at, 10)
+    again.finish()
+    assert (again.rows, again.has_passed()) == ([], True)
+    later = Run([store.spec()], there, run.at, 20)
+    later.finish()
+    assert len(objects.keys("sources/rows/until/")) == 2, "and it goes on there"
 
 
 def test_what_is_owed_is_owed_by_the_timestamp_that_it_was_left_by(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +264,11 @@ def test_what_is_due_in_a_bucket_is_not_forgotten_in_an_epoch_that_does_not_call
     assert not operation.is_due(file, 900_000_000)
     dues.forget()
     assert operation.is_due(file, 0), "one epoch finds out"
+
+
+def test_a_backfill_leaves_a_mark_of_its_end_again_that_a_power_cut_has_lost(tmp_path: Path) -> None:
+    reader, mark = planner(tmp_path), tmp_path / "marks" / "source.ended"
+    reader.reading = replace(reader.reading, is_backfill=True, end_mark=str(mark))
+    start = {**reader.initialOffset(), "has_ended": True}
+    assert plan(reader, start) == start
+    assert mark.exists()

@@ -81,6 +81,7 @@ class OwingLog:
         self.owed_by = ""
         """By which timestamp rows are owed."""
         self._increments: Increments | None = None
+        self._is_prepared = False
         self.refresh()
 
     @property
@@ -137,9 +138,11 @@ class OwingLog:
         by : str
             By which timestamp rows are owed.
         """
-        if self._increments is None or self.is_new:
+        if not self._is_prepared:  # also of a log that is there: who restored it may have left out what is empty
             sealed.prepare(self.directory)
-            self._increments = self._increments or Increments(self.directory, _WHAT)
+            self._is_prepared = True
+        if self._increments is None:
+            self._increments = Increments(self.directory, _WHAT, is_read_only=True)
         entry = {
             "base": base,
             "first": closed_at,

@@ -7,7 +7,7 @@ of the run before, and one when it is known where a run ends.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import pyarrow as pa
@@ -25,8 +25,9 @@ from holdfast.connectors.reading.rounds_log import (
     round_of,
 )
 from holdfast.connectors.reading.until import check_timestamp, numbered_between, rows_between, shown_timestamp
+from holdfast.errors import invariant
 from holdfast.limits import ReadLimit
-from holdfast.ports import Exhaustible, Source, SourceSpec, Span
+from holdfast.ports import Exhaustible, ExplainedSpec, Source, SourceSpec, Span
 from holdfast.positions import SegmentSet, SourcePositions
 
 Limits = Mapping[str, Sequence[tuple[int, bool]]]
@@ -100,7 +101,7 @@ class SourceInRounds:
     @property
     def _log(self) -> RoundsLog:
         if self._opened is None:
-            self._opened = RoundsLog(self.workspace, self.former)
+            self._opened = RoundsLog(self.workspace, self.former, is_told=offers(self.spec, ExplainedSpec))
         return self._opened
 
     # --- planning ---------------------------------------------------------------------------------------------------
@@ -276,28 +277,30 @@ class SourceInRounds:
         if self.spec.before is None:
             return None
         ends = self._log.ends.get(self.spec.before, {})
-        found = {each: end for each, end in ends.items() if each in self.spec.reads}
+        # Those of the whole are none of its segments': these are asked for anew.
+        found = {each: end for each, end in ends.items() if each in self.spec.reads and each != self.former}
         return found if found or self._is_empty else None
 
-    def _rounds(self, start: SourcePositions) -> dict[str, Round]:
-        """Return the round of this run for each segment; what is lacking is logged first."""
+    def _rounds(self, start: SourcePositions, also: Iterable[str] = ()) -> dict[str, Round]:
+        """Return the round of this run for each segment, and for some more; what is lacking is logged first."""
         log, before = self._log, self.spec.before
+        places: dict[str, int] = {}
 
         def lacking() -> tuple[dict[str, Any], dict[str, int] | None]:
             ends: dict[str, int] | None = None
             if before is not None and self._ends() is None and (found := self.source.ends_up_to(before)) is not None:
                 ends, self._is_empty = dict(found), not found
-            places = self._places(start)
+            places.clear()
+            places.update(self._places(start))
             if before is not None:
-                known = self._ends() or ends or of_partitions(self.source.newest() or {})
-                places |= {each: self._at(each, start) for each in known if each in self.spec.reads}
+                known = [*(self._ends() or ends or of_partitions(self.source.newest() or {})), *also]
+                places.update({each: self._at(each, start) for each in known if each in self.spec.reads})
             new = {each: at for each, at in places.items() if log.following(each, at, before) is None}
             return self._new_rounds(new), ends or None
 
         log.append(before, shown_timestamp(self.spec), lacking)
-        places = self._places(start)
-        places |= {each: self._at(each, start) for each in self._ends() or () if each not in places}
         found = {each: log.following(each, at, before) for each, at in places.items()}
+        invariant(None not in found.values(), f"of {found}, from {places} on, a round is lacking.")
         return {each: of for each, of in found.items() if of is not None}
 
     def _new_rounds(self, starts: Mapping[str, int]) -> dict[str, Any]:
@@ -341,6 +344,8 @@ class SourceInRounds:
         if (ends := self._ends()) is not None:
             self.source.hold_to(ends)
         latest = self.source.latest({**own, **bound}, bounded=bounded, limit=limit)
+        if self.spec.before is not None and (appeared := of_partitions(latest).keys() - rounds.keys()):
+            rounds = self._rounds(start, appeared)  # segments that were not there a moment ago
         found: dict[str, Any] = dict(start)
         for segment, end in of_partitions(latest).items():
             if end > (own[segment] if segment in own else self.source.low_of(segment, own)):

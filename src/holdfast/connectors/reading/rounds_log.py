@@ -149,9 +149,11 @@ class RoundsLog:
     former : str
         Of a source that is divided: the segment that it had before.  Its rounds hold for a segment that goes on from
         where it was; empty where there is none.
+    is_told : bool
+        Whether sinks know it too: then files are enough, also of a checkpoint in an object store.
     """
 
-    def __init__(self, workspace: str, former: str = "") -> None:
+    def __init__(self, workspace: str, former: str = "", *, is_told: bool = True) -> None:
         self.directory = os.path.join(workspace, "until")
         self.former = former
         self.owed_by = ""
@@ -160,6 +162,8 @@ class RoundsLog:
         """Time -> segment -> where runs up to that time end."""
         self._rounds: dict[str, dict[int, Round]] = {}
         self._increments: Increments | None = None
+        self._is_told = is_told
+        self._is_prepared = False
         self.refresh()
 
     @property
@@ -175,7 +179,7 @@ class RoundsLog:
     def refresh(self) -> None:
         """Read what others have added."""
         if self._increments is None and os.path.isdir(self.directory):
-            self._increments = Increments(self.directory, _WHAT, is_read_only=True)
+            self._increments = Increments(self.directory, _WHAT, is_read_only=True, is_told=self._is_told)
         for number, payload in self._increments.read_on() if self._increments is not None else ():
             try:
                 self._apply(json.loads(payload))
@@ -202,13 +206,15 @@ class RoundsLog:
             Returns what is still lacking: segment -> round, and the ends.  Asked again when another process, which
             reads other segments, was faster.
         """
-        if self._increments is None or self.is_new:
-            sealed.prepare(self.directory)
-            self._increments = self._increments or Increments(self.directory, _WHAT)
         while True:
             rounds, ends = what()
             if not rounds and ends is None:
                 return
+            if not self._is_prepared:  # also of a log that is there: who restored it may have left out what is empty
+                sealed.prepare(self.directory)
+                self._is_prepared = True
+            if self._increments is None:
+                self._increments = Increments(self.directory, _WHAT, is_read_only=True, is_told=self._is_told)
             said = {"number": self.next_number, "until": until, "by": by, "rounds": rounds, "ends": ends}
             if self._increments.put(json.dumps(said, separators=(",", ":")).encode()):
                 self._apply(json.loads(json.dumps(said)))
@@ -227,17 +233,18 @@ class RoundsLog:
         return known[max(known)] if known else _FIRST
 
     def following(self, segment: str, position: int, until: int | None) -> Round | None:
-        """Return the round of a run with this time that goes on from a position, if there is one."""
+        """Return the round of a run with this time that goes on from a position, if there is one.
+
+        It is that of the position, or begins exactly there: what lies between a position and a round that begins later
+        is read up to other times, and as no limit of an epoch knows.
+        """
         here = self._known(segment, round_of(position))
         if here.until == until:
             return here
         known = {**self._rounds.get(self.former, {}), **self._rounds.get(segment, {})}
-        for number in sorted(known, reverse=True):
-            if known[number].until == until and any(
-                first <= position <= last for _, first, last in self._way(segment, known[number].at)
-            ):
-                return known[number]
-        return None
+        return next(
+            (of for _, of in sorted(known.items(), reverse=True) if of.until == until and of.at == position), None
+        )
 
     def begin(self, segment: str, number: int) -> int:
         """Return the first position of a round."""

@@ -2,8 +2,7 @@
 
 All are frozen values; :mod:`holdfast.operators.aggregate.parts` computes them.  Nulls are treated as in SQL: every
 aggregate of a column skips them, and returns null where nothing is left (counts return 0); ``first`` and ``last`` use
-them unless set otherwise.  With ``where=`` an aggregate is over the rows for which a condition is true.
-Each result is a function of the rows alone: how they were divided into epochs has no effect.
+them unless set otherwise.  Each result is a function of the rows alone: how they were divided has no effect.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from typing import Any
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type
 
-KINDS = (
-    "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
-    "max_by", "min_by",
-)  # fmt: skip
+_NUMBERS = ("count", "sum", "min", "max", "mean", "variance", "quantiles")
+KINDS = (*_NUMBERS, "first", "last", "distinct_count", "collect", "max_by", "min_by")
 
 
 @dataclass(frozen=True)
@@ -102,6 +99,13 @@ def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
 def sum(column: str, *, where: str | None = None) -> Aggregate:
     """Sum of a numeric column, exact.
 
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
     Notes
     -----
     The result of integers is BIGINT, of decimals DECIMAL with ten more digits; a result that does not fit is an error
@@ -124,6 +128,13 @@ def sum(column: str, *, where: str | None = None) -> Aggregate:
 def min(column: str, *, where: str | None = None) -> Aggregate:
     """Smallest value.  NaN counts as larger than every number, as in Spark.
 
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
     Examples
     --------
     >>> min("dep_delay").kind
@@ -134,6 +145,13 @@ def min(column: str, *, where: str | None = None) -> Aggregate:
 
 def max(column: str, *, where: str | None = None) -> Aggregate:
     """Largest value.  NaN counts as larger than every number, as in Spark.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Examples
     --------
@@ -146,6 +164,13 @@ def max(column: str, *, where: str | None = None) -> Aggregate:
 def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Mean of a numeric column, DOUBLE: the exact sum by the count.
 
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
     Examples
     --------
     >>> mean("dep_delay").kind
@@ -156,6 +181,15 @@ def mean(column: str, *, where: str | None = None) -> Aggregate:
 
 def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Variance of a numeric column, DOUBLE; null for fewer than two values (``population=True``: for none).
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    population : bool
+        Divide by n and not by n - 1.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Notes
     -----
@@ -176,6 +210,15 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
 
     Without a timestamp (count windows, timers, totals of streams that have none) arrival alone decides.
 
+    Parameters
+    ----------
+    column : str
+        The column.
+    ignore_nulls : bool
+        Skip rows where it is null.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
     Examples
     --------
     >>> first("gate").kind
@@ -186,6 +229,15 @@ def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) 
 
 def last(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
     """Value of the row with the highest timestamp; of several, of the one that arrived last.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    ignore_nulls : bool
+        Skip rows where it is null.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Examples
     --------
@@ -208,6 +260,11 @@ def max_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
     where : str, optional
         A condition on the row: see :func:`count`.
 
+    Raises
+    ------
+    InvalidPipeline
+        If ``column`` or ``order`` names no column, or ``where`` is no condition.
+
     Examples
     --------
     >>> max_by("flight", "dep_delay").order
@@ -218,6 +275,20 @@ def max_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
 
 def min_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
     """Value of the row with the lowest ``order``; of several, as in :func:`max_by`.
+
+    Parameters
+    ----------
+    column : str
+        The column whose value is wanted; null is a value.
+    order : str
+        The column that decides.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
+    Raises
+    ------
+    InvalidPipeline
+        If ``column`` or ``order`` names no column, or ``where`` is no condition.
 
     Examples
     --------
@@ -230,6 +301,13 @@ def min_by(column: str, order: str, *, where: str | None = None) -> Aggregate:
 def distinct_count(column: str, *, where: str | None = None) -> Aggregate:
     """Number of different values, exact: the state keeps each value once per window.
 
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
+
     Examples
     --------
     >>> distinct_count("tailnum").kind
@@ -240,6 +318,13 @@ def distinct_count(column: str, *, where: str | None = None) -> Aggregate:
 
 def collect(column: str, *, where: str | None = None) -> Aggregate:
     """Array of the values that are not null, ascending by timestamp, then arrival; the state keeps every value.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Examples
     --------
@@ -286,6 +371,17 @@ def quantile(column: str, rank: float, *, error: float = 0.01, where: str | None
 
 def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01, where: str | None = None) -> Aggregate:
     """Several quantiles of one column from one histogram, as an array in the order of ``ranks``; see :func:`quantile`.
+
+    Parameters
+    ----------
+    column : str
+        The column.
+    ranks : sequence of float
+        From 0 (smallest) to 1 (largest).
+    error : float
+        Relative error of a value, above 0 and below 1.
+    where : str, optional
+        A condition on the row: see :func:`count`.
 
     Examples
     --------

@@ -94,7 +94,7 @@ class FilesSourceSpec(FilesSelection):
         return replace(self, reads=segments)
 
     def from_beginning(self) -> FilesSourceSpec:
-        """Return the source with the files that are there at its first start."""
+        """Return the source with the files of its first start."""
         return replace(self, start="earliest")
 
     def from_time(self, at_us: int) -> FilesSourceSpec:
@@ -374,7 +374,7 @@ def files(
         flights = hf.read.files("data/flights", schema="origin STRING, dep_delay INT, time_hour TIMESTAMP",
                                 timestamp="time_hour", on_bad_row="reject", name="flights")
     """
-    # Only declaring needs the graph and its parsers: executors load this module without them.
+    # Only declaring needs these: executors load this module without them.
     from holdfast.graph.building import building, check_choice, names_of
     from holdfast.graph.nodes import stream_from
     from holdfast.types.schema import to_arrow
@@ -387,9 +387,7 @@ def files(
         limits = {"max_rows_per_epoch": max_rows_per_epoch, "max_files_per_epoch": max_files_per_epoch}
         for argument, limit in limits.items():
             if limit is not None and (not isinstance(limit, int) or limit < 1):
-                raise InvalidPipeline(
-                    f"{argument}={limit!r} is not a positive number.", do=f"write {argument}=100_000, or leave it out."
-                )
+                raise InvalidPipeline(f"{argument}={limit!r} is not a positive number.", do=f"write {argument}=10_000.")
         check_choice("on_bad_row", on_bad_row, ("fail", "reject"))
         check_choice("start", start, ("earliest", "latest"))
         check_choice("compare", compare, ("identity", "size"))
