@@ -21,7 +21,6 @@ from holdfast.connectors.kafka.topics import Selection
 from holdfast.positions import SegmentSet
 from holdfast.shards.assignment import Assignment, assign, moves, regroup
 from holdfast.store import durable, sealed
-from tests.contract.division import positions_of_part
 
 TURNS = 5
 
@@ -66,11 +65,7 @@ def main() -> None:
         assert back.shards == found.shards
         regrouped_ms.append(grouped_ms)
         moved = len(moves(found, after))
-        wanted = [after.units_of(shard) for shard in range(to)]
-        places_ms, ends = timed(lambda wanted=wanted: [positions_of_part(begun, names, of) for of in wanted])
-        assert sum(map(len, ends)) == count
         print(f"  to {to:4} shards                 {grouped_ms:8.1f}   {moved:,} move; back {back_ms:.1f}, as it was")
-        print(f"    positions of all of them     {places_ms:8.1f}")
     record_ms, text = timed(lambda: json.dumps({**found.to_json(), "positions": begun}))
     print(f"  the record as text             {record_ms:8.1f}   {len(text):,} bytes, with positions")
     read_ms, _ = timed(lambda: Assignment.from_json(json.loads(text)))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import holdfast as hf
-from bench.nexmark.tables import Tables
+from bench.nexmark.tables import FOREVER, Tables
 
 KEY: tuple[str, ...] = ()
-FOREVER = "36500 d"
-"""The join has no limit."""
 
 
 def result(tables: Tables) -> hf.Stream:

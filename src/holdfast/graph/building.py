@@ -130,7 +130,9 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise InvalidPipeline(
-            f"{argument}={value!r} is not known.", do=f"write {argument}= one of {', '.join(map(repr, choices))}."
+            f"{argument}={value!r} is not known.",
+            why=f"it is one of {', '.join(map(repr, choices))}.",
+            do=f"write {argument}={choices[0]!r}.",
         )
 
 

@@ -17,7 +17,7 @@ from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.connectors.formats.json_members import names_in, rest_of
 from holdfast.connectors.formats.texts import Sieve
 from holdfast.connectors.reading import row_batches
-from holdfast.connectors.reading.wrapped import WrappedSpec
+from holdfast.connectors.reading.wrapped import innermost_spec
 from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.ports import RESCUE_COLUMN
@@ -76,9 +76,7 @@ def drifts(pipeline: Graph) -> list[SourceDrift]:
     """Look at the newest file of each source of JSON files; return what differs.  Changes nothing."""
     found = []
     for node in pipeline.sources:
-        spec: Any = node.source_spec
-        while isinstance(spec, WrappedSpec):
-            spec = spec.given
+        spec = innermost_spec(node.source_spec)
         if isinstance(spec, FilesSourceSpec) and spec.layout.format == "json":
             found.append(_of_files(node.name, spec))
     return [each for each in found if each is not None and each.is_any]

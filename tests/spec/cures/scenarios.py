@@ -320,7 +320,7 @@ SCENARIOS = {
         lambda work: hourly(window=hf.tumbling("1 hour"), disorder="5 s"),
     ),
     "an unknown emit": Scenario(
-        "operators/aggregate/spec.py:_check_choice InvalidPipeline",
+        "graph/building.py:check_choice InvalidPipeline",
         lambda work: hourly(emit="all"),
         "emit='settled'",
         lambda work: hourly(emit="settled"),

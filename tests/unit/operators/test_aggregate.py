@@ -229,7 +229,7 @@ def test_a_row_without_key_or_timestamp_is_an_error(row):
         (lambda: aggregate(window="1 hour", n=aggregates.count()), "window= was given a str"),
         (lambda: aggregate(by="n", window=window.total(), n=aggregates.count()), "would be called 'n'"),
         (lambda: aggregate(window=window.total(), disorder=3, n=aggregates.count()), "no meaning"),
-        (lambda: aggregate(window=window.total(), emit="all", n=aggregates.count()), "emit='all' is unknown"),
+        (lambda: aggregate(window=window.total(), emit="all", n=aggregates.count()), "emit='all' is not known"),
         (
             lambda: aggregate(window=window.session(3), emit="changes", disorder=3, n=aggregates.count()),
             "sessions of rows in disorder",

@@ -154,8 +154,8 @@ def test_what_does_not_fit_is_refused_where_it_is_built():
         (lambda: hf.top(bids, 1, by="k", order="k"), "k"),
         (lambda: hf.top(bids, 1, order="x", rank="W"), "two columns of the output would be called 'W'"),
         (lambda: hf.top(bids, 1, order="x", ties="all"), "cannot be emitted with emit='changes'"),
-        (lambda: hf.top(bids, 1, order="x", ties="some"), "is unknown"),
-        (lambda: hf.top(bids, 1, order="x", emit="final"), "emit='final' is unknown"),
+        (lambda: hf.top(bids, 1, order="x", ties="some"), "is not known"),
+        (lambda: hf.top(bids, 1, order="x", emit="final"), "emit='final' is not known"),
         (lambda: hf.top("bids", 1, order="x"), "stands for the stream"),
     ):
         with pytest.raises(InvalidPipeline, match=said):

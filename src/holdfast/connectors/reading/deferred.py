@@ -6,9 +6,8 @@ What a position means is durable before it is returned: pieces are logged once, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -16,21 +15,18 @@ from holdfast.capabilities import offers
 from holdfast.connectors.formats.texts import of_rows
 from holdfast.connectors.reading.bounds import bounds_for_all
 from holdfast.connectors.reading.deferred_log import FIRST, LoggedPiece, Owed, OwingLog
-from holdfast.connectors.reading.identified import Numbered, NumberedSource
-from holdfast.connectors.reading.until import check_timestamp, numbered_between, rows_between, shown_timestamp
+from holdfast.connectors.reading.identified import Numbered
+from holdfast.connectors.reading.until import (
+    SpanBetween,
+    check_timestamp,
+    read_between,
+    read_numbered_between,
+    shown_timestamp,
+)
 from holdfast.limits import ReadLimit
 from holdfast.ports import Exhaustible, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.store.time_ranges import TimeRange, united
-
-
-@dataclass(frozen=True)
-class SpanBetween:
-    """Value of a span of which the rows of one time are read."""
-
-    span: Span
-    since: int | None
-    before: int | None
 
 
 class OwingSpec(SourceSpec, Protocol):
@@ -190,19 +186,11 @@ class OwingSource:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
-        of = span.value
-        if isinstance(of, SpanBetween):
-            yield from rows_between(self.source.read(of.span), self.column, of.since, of.before)
-        else:
-            yield from self.source.read(span)
+        return read_between(self.source, span, self.column)
 
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the rows of a span with their numbers: those of all rows of an entry, whichever of them are read."""
-        of, source = span.value, cast("NumberedSource", self.source)
-        if isinstance(of, SpanBetween):
-            yield from numbered_between(source.read_numbered(of.span), self.column, of.since, of.before)
-        else:
-            yield from source.read_numbered(span)
+        return read_numbered_between(self.source, span, self.column)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

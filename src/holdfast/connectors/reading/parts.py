@@ -9,16 +9,15 @@ from dataclasses import replace
 from typing import cast
 
 from holdfast.capabilities import offers
-from holdfast.connectors.reading.wrapped import WrappedSpec
+from holdfast.connectors.reading.wrapped import WrappedSpec, innermost_spec
 from holdfast.ports import Divisible, SourceSpec
 from holdfast.positions import SegmentSet
 
 
 def divisible(spec: SourceSpec) -> Divisible | None:
     """Return the declaration beneath its wrappers where it can be divided, else None."""
-    while isinstance(spec, WrappedSpec):
-        spec = spec.given
-    return spec if offers(spec, Divisible) else None
+    found = innermost_spec(spec)
+    return found if offers(found, Divisible) else None
 
 
 def is_divided(spec: SourceSpec) -> bool:

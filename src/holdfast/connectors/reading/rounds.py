@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from holdfast.capabilities import offers
-from holdfast.connectors.reading.deferred import SpanBetween
-from holdfast.connectors.reading.identified import Numbered, NumberedSource
+from holdfast.connectors.reading.identified import Numbered
 from holdfast.connectors.reading.partitioned import BOUND, Partitioned, of_partitions, share, with_bound
 from holdfast.connectors.reading.rounds_log import (
     UNIT,
@@ -24,7 +23,13 @@ from holdfast.connectors.reading.rounds_log import (
     entry_position,
     round_of,
 )
-from holdfast.connectors.reading.until import check_timestamp, numbered_between, rows_between, shown_timestamp
+from holdfast.connectors.reading.until import (
+    SpanBetween,
+    check_timestamp,
+    read_between,
+    read_numbered_between,
+    shown_timestamp,
+)
 from holdfast.errors import invariant
 from holdfast.limits import ReadLimit
 from holdfast.ports import Exhaustible, ExplainedSpec, Source, SourceSpec, Span
@@ -219,21 +224,11 @@ class SourceInRounds:
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span."""
-        of = span.value
-        if isinstance(of, SpanBetween):
-            yield from rows_between(self.source.read(of.span), str(self.spec.timestamp), of.since, of.before)
-        else:
-            yield from self.source.read(span)
+        return read_between(self.source, span, str(self.spec.timestamp))
 
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the rows of a span with their numbers."""
-        of = span.value
-        if isinstance(of, SpanBetween):
-            source = cast("NumberedSource", self.source)
-            column = str(self.spec.timestamp)
-            yield from numbered_between(source.read_numbered(of.span), column, of.since, of.before)
-        else:
-            yield from cast("NumberedSource", self.source).read_numbered(span)
+        return read_numbered_between(self.source, span, str(self.spec.timestamp))
 
     # --- where it is ------------------------------------------------------------------------------------------------
 

@@ -229,7 +229,7 @@ class RoundsLog:
 
     def latest(self, segment: str) -> Round:
         """Return the last round of a segment."""
-        known = {**self._rounds.get(self.former, {}), **self._rounds.get(segment, {})}
+        known = self._all_of(segment)
         return known[max(known)] if known else _FIRST
 
     def following(self, segment: str, position: int, until: int | None) -> Round | None:
@@ -241,10 +241,8 @@ class RoundsLog:
         here = self._known(segment, round_of(position))
         if here.until == until:
             return here
-        known = {**self._rounds.get(self.former, {}), **self._rounds.get(segment, {})}
-        return next(
-            (of for _, of in sorted(known.items(), reverse=True) if of.until == until and of.at == position), None
-        )
+        newest_first = sorted(self._all_of(segment).items(), reverse=True)
+        return next((of for _, of in newest_first if of.until == until and of.at == position), None)
 
     def begin(self, segment: str, number: int) -> int:
         """Return the first position of a round."""
@@ -280,6 +278,9 @@ class RoundsLog:
         return found
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _all_of(self, segment: str) -> dict[int, Round]:
+        return {**self._rounds.get(self.former, {}), **self._rounds.get(segment, {})}
 
     def _of(self, segment: str, number: int) -> Round | None:
         of_former = self._rounds.get(self.former, {}).get(number)

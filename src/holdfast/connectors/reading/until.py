@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -29,12 +29,12 @@ import pyarrow.compute as pc
 
 from holdfast.capabilities import offers, optional
 from holdfast.connectors.reading.bounds import MarkedSpec
-from holdfast.connectors.reading.identified import IdentifiedSpec, Numbered
+from holdfast.connectors.reading.identified import IdentifiedSpec, Numbered, NumberedSource
 from holdfast.connectors.reading.partitioned import BoundingSpec, beneath
 from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.event_time import end_at
-from holdfast.ports import REJECT_COLUMN, Source, SourceSpec
+from holdfast.ports import REJECT_COLUMN, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 
 if TYPE_CHECKING:
@@ -183,6 +183,33 @@ def numbered_between(
             left.append(run._replace(numbers=run.numbers[mask[first : first + len(run.numbers)]]))
             first += len(run.numbers)
         yield Numbered([run for run in left if len(run.numbers)] or left[:1], batch.filter(stays))
+
+
+@dataclass(frozen=True)
+class SpanBetween:
+    """Value of a span of which the rows of one reading are wanted."""
+
+    span: Span
+    since: int | None
+    before: int | None
+
+
+def read_between(source: Source, span: Span, column: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a span, of one reading where it is of one."""
+    of = span.value
+    if isinstance(of, SpanBetween):
+        yield from rows_between(source.read(of.span), column, of.since, of.before)
+    else:
+        yield from source.read(span)
+
+
+def read_numbered_between(source: Source, span: Span, column: str) -> Iterator[Numbered]:
+    """Yield the same with the numbers of the rows: those of all rows, whichever of them are wanted."""
+    of, numbered = span.value, cast("NumberedSource", source)
+    if isinstance(of, SpanBetween):
+        yield from numbered_between(numbered.read_numbered(of.span), column, of.since, of.before)
+    else:
+        yield from numbered.read_numbered(span)
 
 
 def _stays(batch: pa.RecordBatch, column: str, since: int | None, before: int | None) -> pa.BooleanArray:

@@ -125,6 +125,13 @@ class WrappedSource:
         return getattr(self.source, name)
 
 
+def innermost_spec(spec: SourceSpec) -> SourceSpec:
+    """Return the declaration beneath all wrappers."""
+    while isinstance(spec, WrappedSpec):
+        spec = spec.given
+    return spec
+
+
 def innermost(source: Source) -> Source:
     """Return the innermost source of all wrappers: the one to ask for optional protocols.
 

@@ -17,7 +17,7 @@ from holdfast.checkpoint.spark_log import MARKS
 from holdfast.connectors.kafka.topics import check_counts
 from holdfast.connectors.reading.empty_part import EmptyPartSpec
 from holdfast.connectors.reading.parts import divisible, in_parts, part_of
-from holdfast.connectors.reading.wrapped import WrappedSpec
+from holdfast.connectors.reading.wrapped import WrappedSpec, innermost_spec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import upwards
 from holdfast.graph.graph import Graph
@@ -237,9 +237,7 @@ def dealt(layout: ShardLayout, units: Mapping[str, Mapping[str, str]]) -> ShardL
 
 
 def _kind(spec: SourceSpec) -> str:
-    while isinstance(spec, WrappedSpec):
-        spec = spec.given
-    return spec.kind
+    return innermost_spec(spec).kind
 
 
 def _inputs(node: Node, *, is_table: bool) -> list[Node]:

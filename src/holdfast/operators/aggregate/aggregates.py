@@ -16,8 +16,10 @@ from typing import Any
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type
 
-_NUMBERS = ("count", "sum", "min", "max", "mean", "variance", "quantiles")
-KINDS = (*_NUMBERS, "first", "last", "distinct_count", "collect", "max_by", "min_by")
+KINDS = (
+    "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
+    "max_by", "min_by",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

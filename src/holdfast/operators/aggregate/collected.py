@@ -58,6 +58,41 @@ class CollectedValues:
         return [pa.field(name, pa.int64()) for name in ("time", "epoch", "place")] + [value]
 
 
+def moved_rows(known: pa.Table, windows: Ints, starts: Ints) -> npt.NDArray[np.bool_]:
+    """Return of which known rows the window has another start than they have."""
+    moved: npt.NDArray[np.bool_] = numbers(known.column(START)) != starts[windows[: known.num_rows]]
+    return moved
+
+
+def change_of(
+    known: pa.Table, gone: npt.NDArray[np.bool_], owners: Ints, starts: Ints, keys: Sequence[pa.Array],
+    values: Sequence[pa.Array], table: StateTable,
+) -> Change:  # fmt: skip
+    """Return a change of a table of what windows keep.
+
+    Parameters
+    ----------
+    known : pa.Table
+        Its rows.
+    gone : ndarray of bool
+        Which of them are removed.
+    owners : ndarray of int64
+        The window of each row that is put.
+    starts : ndarray of int64
+        Start of each window.
+    keys : sequence of pa.Array
+        Key columns of each window.
+    values : sequence of pa.Array
+        The other columns of the rows that are put.
+    table : StateTable
+        The table.
+    """
+    picked = pa.array(owners)
+    arrays = [*(array.take(picked) for array in keys), pa.array(starts[owners]), *values]
+    upserts = pa.Table.from_arrays(arrays, schema=table.schema)
+    return Change(upserts, known.filter(pa.array(gone)).select(table.key))
+
+
 def followed(
     kept: CollectedValues,
     known: pa.Table,
@@ -106,12 +141,9 @@ def followed(
         values = values if isinstance(values, pa.Array) else pa.array([], kept.type)
         result = pa.ListArray.from_arrays(pa.array(offsets), values.take(pa.array(order)))
 
-    was = numbers(known.column(START))
-    moved = np.concatenate([was != starts[windows[: len(was)]], np.ones(fresh.num_rows, np.bool_)])
-    gone = closing[windows[: len(was)]] | moved[: len(was)]
-    stays = rows[~closing[owners] & moved[rows]]
-    picked = pa.array(windows[stays])
-    arrays = [*(array.take(picked) for array in keys), pa.array(starts[windows[stays]])]
-    arrays += [entries.column(name).take(pa.array(stays)) for name in names]
-    upserts = pa.Table.from_arrays(arrays, schema=table.schema)
-    return result, Change(upserts, known.filter(pa.array(gone)).select(table.key))
+    moved = moved_rows(known, windows, starts)
+    gone = closing[windows[: len(moved)]] | moved
+    is_put = np.concatenate([moved, np.ones(fresh.num_rows, np.bool_)])
+    stays = rows[~closing[owners] & is_put[rows]]
+    put = [entries.column(name).take(pa.array(stays)) for name in names]
+    return result, change_of(known, gone, windows[stays], starts, keys, put, table)

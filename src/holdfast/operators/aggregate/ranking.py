@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.collected import change_of, moved_rows
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, numbers, one
 from holdfast.state.step import Change, StateTable
@@ -228,7 +228,7 @@ class RankedRows:
         order = np.lexsort((numbers(both.column("time")), *reversed(terms), windows))
         ranks = np.zeros(len(order), np.int64)
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
-        moved = numbers(known.column(START)) != starts[windows[:count]]
+        moved = moved_rows(known, windows, starts)
         before = numbers(both.column(_RANK)).copy()
         before[:count][moved] = 0
         is_kept = ranks <= self.n
@@ -238,12 +238,11 @@ class RankedRows:
         entries = both.take(pa.array(order))
         columns = [one(column) for column in entries.columns[len(_PLACES) + 1 :]]
         stays = np.flatnonzero(~closing[owners] & (ranks != before))
-        picked, where = pa.array(owners[stays]), pa.array(stays)
-        arrays = [*(array.take(picked) for array in keys), pa.array(starts[owners[stays]])]
-        arrays += [one(entries.column(name)).take(where) for name in _PLACES]
-        arrays += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
-        upserts = pa.Table.from_arrays(arrays, schema=table.schema)
-        return Ranks(owners, ranks, before, columns), Change(upserts, known.filter(pa.array(gone)).select(table.key))
+        where = pa.array(stays)
+        put = [one(entries.column(name)).take(where) for name in _PLACES]
+        put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
+        change = change_of(known, gone, owners[stays], starts, keys, put, table)
+        return Ranks(owners, ranks, before, columns), change
 
     def _ranks(self, owners: Ints, terms: Sequence[npt.NDArray[Any]]) -> Ints:
         """Return the rank of each row, where rows are in their order."""

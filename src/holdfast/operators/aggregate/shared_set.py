@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.operators.aggregate.collected import START
+from holdfast.operators.aggregate.collected import change_of, moved_rows
 from holdfast.operators.aggregate.counting import flags
 from holdfast.state import growth, tables
-from holdfast.state.keys import Ints, coded, numbers
+from holdfast.state.keys import Ints, coded
 from holdfast.state.step import Change, StateTable
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -87,9 +87,8 @@ class SharedSet:
         entries = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
         codes, first = coded(pa.table({"window": windows, "value": entries.column("value")}))
         owners = windows[first]
-        was = numbers(known.column(START))
-        moved = np.concatenate([was != starts[windows[:count]], np.ones(fresh.num_rows, np.bool_)])
-        differs = moved[first]
+        moved = moved_rows(known, windows, starts)
+        differs = np.concatenate([moved, np.ones(fresh.num_rows, np.bool_)])[first]
         results: dict[str, pa.Array] = {}
         upserts: list[pa.Array] = []
         for name, flag in self.flags.items():
@@ -99,13 +98,11 @@ class SharedSet:
             differs = differs | (met != given[first])
             results[name] = pa.array(np.bincount(owners[met], minlength=size).astype(np.int64))
             upserts.append(pa.array(met))
-        gone = closing[windows[:count]] | moved[:count]
+        gone = closing[windows[:count]] | moved
         stays = np.flatnonzero(~closing[owners] & differs)
-        picked, where = pa.array(owners[stays]), pa.array(stays)
-        arrays = [*(array.take(picked) for array in keys), pa.array(starts[owners[stays]])]
-        arrays += [entries.column("value").take(pa.array(first[stays])), *(array.take(where) for array in upserts)]
-        change = pa.Table.from_arrays(arrays, schema=table.schema)
-        return results, Change(change, known.filter(pa.array(gone)).select(table.key))
+        where = pa.array(stays)
+        put = [entries.column("value").take(pa.array(first[stays])), *(array.take(where) for array in upserts)]
+        return results, change_of(known, gone, owners[stays], starts, keys, put, table)
 
     def grow(self, known: pa.Table | None, table: StateTable, aggregates: Collection[str]) -> pa.Table | None:
         """Return the table with flags for other counts: false for all values; None where that is impossible.

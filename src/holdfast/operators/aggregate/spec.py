@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.building import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, check_choice, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply
@@ -313,8 +313,8 @@ def declare(
         _check_window(window)
         if ranking is None:
             _check_aggregates(aggregates, keys, called)
-        _check_choice("emit", emit, ("settled", "changes"))
-        _check_choice("timestamps", timestamps, ("ascending", "strict"))
+        check_choice("emit", emit, ("settled", "changes"))
+        check_choice("timestamps", timestamps, ("ascending", "strict"))
         if disorder is not None:
             keyed.check_duration(disorder, "disorder", least=0)
         if disorder is not None and timestamps == "strict":
@@ -352,15 +352,6 @@ def _check_window(window: Any) -> None:
     if not isinstance(window, Window):
         raise InvalidPipeline(
             f"window= was given {a_type(window)}.", why="a window is a value of its own.", do=f"write {_RIGHT}"
-        )
-
-
-def _check_choice(argument: str, value: Any, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidPipeline(
-            f"{argument}={value!r} is unknown.",
-            why=f"it is one of {', '.join(map(repr, allowed))}.",
-            do=f"write {argument}={allowed[0]!r}.",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.building import a_type, building, require_columns
+from holdfast.graph.building import a_type, building, check_choice, require_columns
 from holdfast.graph.evolution import Migration
 from holdfast.graph.nodes import Stream
 from holdfast.operators.aggregate.collected import START
@@ -98,8 +98,7 @@ def top(
             raise InvalidPipeline(f"{a_type(stream)} stands for the stream.", do=f"write {_RIGHT}")
         if not isinstance(n, int) or isinstance(n, bool) or n < 1:
             raise InvalidPipeline(f"n={n!r} is not a number of rows.", do=f"write a whole number from 1: {_RIGHT}")
-        if ties not in ("first", "all"):
-            raise InvalidPipeline(f"ties={ties!r} is unknown.", why="it is 'first' or 'all'.", do='write ties="first".')
+        check_choice("ties", ties, ("first", "all"))
         if ties == "all" and emit != "settled":
             raise InvalidPipeline(
                 f'ties="all" cannot be emitted with emit={emit!r}.',
