@@ -122,7 +122,7 @@ class Pipeline(Graph):
         from holdfast.spark.launch import early
         from holdfast.spark.spark_versions import require_spark
 
-        require_spark(options.get("session"))
+        require_spark(options.get("session"), self.sources)
         early.begin(self, options)
         from holdfast.controller.start import start
 
@@ -197,7 +197,7 @@ class Pipeline(Graph):
         from holdfast.spark.launch import early
         from holdfast.spark.spark_versions import require_spark
 
-        require_spark(session)
+        require_spark(session, self.sources)
         from holdfast.controller.backfill import backfilling
 
         made = backfilling(
@@ -234,7 +234,7 @@ class Pipeline(Graph):
         if unchecked and session is not None:
             from holdfast.spark.spark_versions import require_spark
 
-            require_spark(session)
+            require_spark(session, self.sources)
             from holdfast.spark.physical_plan import check_compiled
 
             check_compiled(self, session)

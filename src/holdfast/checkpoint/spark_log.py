@@ -26,6 +26,12 @@ OPAQUE_SEGMENT = ""
 MARKS = {"has_ended": "@ended", "ticks": "@ticks", "behind_us": "@behind", "given_us": "@given"}
 """What an offset says besides how far rows are read -> the segment under which it counts as a position."""
 
+SIGNATURE = "source"
+"""What an offset says whose it is by, where Spark logs positions by the place of a source (before 4.2)."""
+
+BY_PLACE, BY_NAME = "v1", "v2"
+"""How an entry begins in which positions are under places, and one in which they are under names."""
+
 _CONF = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
 """What an entry has to say of Spark's settings: that its sources are named.  The others are the session's."""
 
@@ -82,8 +88,8 @@ def read_offsets(spark_checkpoint: Path, batch_id: int) -> Offsets:
     path = spark_checkpoint / "offsets" / str(batch_id)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-        if not lines or lines[0] != "v2":
-            raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of 'v2'")
+        if not lines or lines[0] not in (BY_PLACE, BY_NAME):
+            raise ValueError(f"version {lines[0] if lines else 'missing'!r} instead of {BY_PLACE!r} or {BY_NAME!r}")
         if len(lines) < 2:
             raise ValueError("it is cut.")
         return _parse(lines)
@@ -265,7 +271,7 @@ def begun_log(ends: Sequence[Positions], now_us: int) -> dict[str, str]:
     common = {"batchWatermarkMs": 0, "batchTimestampMs": now_us // 1000, "conf": _CONF, "sourceMetadataInfo": {}}
     for number in range(len(ends)):
         lines = [f"{name}:{_as_offset(of, number + 2)}" for name, of in sorted(ends[number].items())]
-        found[f"offsets/{number}"] = "\n".join(["v2", json.dumps(common, separators=(",", ":")), *lines])
+        found[f"offsets/{number}"] = "\n".join([BY_NAME, json.dumps(common, separators=(",", ":")), *lines])
     return found
 
 
@@ -284,7 +290,7 @@ def _parse(lines: list[str]) -> Offsets:
     rows: dict[str, int | None] = {}
     newest: dict[str, dict[str, Position]] = {}
     for line in lines[2:]:
-        name, _, text = line.partition(":")
+        name, _, text = line.partition(":") if lines[0] == BY_NAME else (signed_by(line), ":", line)
         if text in ("", "-"):
             continue
         offset = _own_offset(text)
@@ -299,6 +305,42 @@ def _parse(lines: list[str]) -> Offsets:
             if offset.get("newest"):
                 newest[name] = offset["newest"]
     return Offsets(positions, sizes, rows, newest, batch_us)
+
+
+def signed_by(offset: str) -> str:
+    """Return the source that an offset says it is of.
+
+    Raises
+    ------
+    ValueError
+        If it does not say it.
+    """
+    own = _own_offset(offset)
+    if own is None or SIGNATURE not in own:
+        raise ValueError("it has positions by place that do not say of which source they are.")
+    return str(own[SIGNATURE])
+
+
+def form_of(spark_checkpoint: Path) -> str:
+    """Return how the newest entry of a query's log begins; empty where there is none, or it cannot be read."""
+    return next(iter(_newest_lines(spark_checkpoint)), "")
+
+
+def places_in(spark_checkpoint: Path) -> list[str]:
+    """Return the sources of the newest entry of a query's log, by place; none where it says no places."""
+    lines = _newest_lines(spark_checkpoint)
+    try:
+        return [signed_by(each) for each in lines[2:]] if lines[:1] == [BY_PLACE] else []
+    except ValueError:  # it is damaged: whoever reads its positions says so
+        return []
+
+
+def _newest_lines(spark_checkpoint: Path) -> list[str]:
+    newest = spark_checkpoint / "offsets" / str(last_logged(spark_checkpoint, "offsets"))
+    try:
+        return newest.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return []
 
 
 def _own_offset(text: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -164,16 +165,16 @@ def findings(pipeline: Pipeline, directory: Path | None) -> Iterator[HoldfastErr
     yield from mistakes
     yield from _paths(pipeline)
     yield from _sinks(pipeline, are_rows_known=not mistakes)
-    yield from _spark()
+    yield from _spark(pipeline)
     if directory is not None:
         yield from _disk(directory)
 
 
-def _spark() -> Iterator[HoldfastError]:
+def _spark(pipeline: Pipeline) -> Iterator[HoldfastError]:
     from holdfast.spark.launch.java import require_java
     from holdfast.spark.spark_versions import require_spark
 
-    for require in (require_spark, require_java):
+    for require in (partial(require_spark, None, pipeline.sources), require_java):
         try:
             require()
         except HoldfastError as error:

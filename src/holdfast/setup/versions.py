@@ -18,7 +18,7 @@ HOME = "SPARK_HOME"
 
 _REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(?:\[[^]]*\])?\s*(?P<bounds>[^;]*)(?:;(?P<marker>.*))?")
 _EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
-_BOUND = re.compile(r"(>=|<=|==|<|>)\s*([\d.]+)")
+_BOUND = re.compile(r"(>=|<=|==|!=|<|>)\s*([\d.]+)")
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Library:
             "<": lambda bound: number < bound,
             ">": lambda bound: number > bound,
             "==": lambda bound: number == bound,
+            "!=": lambda bound: number != bound,
         }
         return all(compared[sign](_number(bound)) for sign, bound in _BOUND.findall(self.bounds))
 

@@ -26,18 +26,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from holdfast.capabilities import offers
 from holdfast.checkpoint.directory_header import read_origin
 from holdfast.checkpoint.replay_floor import held_by_all, read_floor, read_named_floor
-from holdfast.checkpoint.spark_log import MARKS, has_more, plain
+from holdfast.checkpoint.spark_log import MARKS, SIGNATURE, has_more, plain
 from holdfast.checkpoint.targets import read_targets
 from holdfast.connectors.reading.bounds import MarkedSource, schema_of_rows
 from holdfast.connectors.reading.until import has_passed
 from holdfast.connectors.reading.wrapped import innermost
-from holdfast.errors import crossing
+from holdfast.errors import Corrupt, crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
 from holdfast.ports import Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
@@ -49,9 +48,12 @@ from holdfast.spark.wishes import taps_here
 from holdfast.steer.holding import SourceHolding
 
 if TYPE_CHECKING:  # every source's planning process starts with these imports
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from holdfast.plan.levels.packing import Packing
 
 _Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
+_AvailableNow: Any = private.available_now() or object
 
 FORMAT = "holdfast"
 """Name under which the data source is registered."""
@@ -104,6 +106,10 @@ class Reading:
     is_backfill : bool
         Whether it is a range of the past, read beside the pipeline: its rows are not its to let go, and where nothing
         of it is left an epoch without rows reports the end of the source, once and for all (design/0056).
+    is_placed : bool
+        Whether Spark logs positions by place: then each offset says which source it is of (design/0052).
+    freezes : bool
+        Whether the source itself fixes how far it goes, when it is first asked: Spark does not tell it to.
     """
 
     spec: SourceSpec
@@ -125,6 +131,8 @@ class Reading:
     passed_mark: str = ""
     targets_file: str = ""
     is_backfill: bool = False
+    is_placed: bool = False
+    freezes: bool = False
 
     def open(self) -> Source:
         """Open the source in this process."""
@@ -169,7 +177,7 @@ class _SpanPartition(InputPartition):  # type: ignore[misc]
     ended: tuple[str, ...] = ()
 
 
-class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
+class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
     """Planning (one process, driver's machine) and reading (executors) of one source."""
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
@@ -180,6 +188,8 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
         self._seek: list[SourcePositions] | None = None
+        self._reached: dict[str, Any] | None = None
+        """The end of the last epoch that was planned: where the next one begins, should Spark not say it."""
         self.holding = SourceHolding(reading.stop_file, reading.name)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -211,9 +221,11 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         positions, marks = plain(seek[0] if seek else self.source.initial())
         newest = dict(self.source.newest() or {})
         start = {"positions": positions, "size_bytes": 0, "row_count": 0, "newest": newest, **marks}
-        return {**start, "sought": 1} if seek else start
+        return self._signed({**start, "sought": 1} if seek else start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable  # older Sparks have none, and do not ask
+
         return ReadAllAvailable()  # the source itself bounds an epoch
 
     @crossing()
@@ -223,7 +235,16 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
         self.bounded = True
 
     @crossing()
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        if start is None:  # before 4.2: this process has lived as long as the query, and saw the last end in its log
+            start = self.initialOffset() if self._reached is None else self._reached
+        if self.reading.freezes and not self.bounded:
+            self.prepareForTriggerAvailableNow()
+        self._reached = self._signed(self._latest(start))
+        return self._reached
+
+    def _latest(self, start: dict[str, Any]) -> dict[str, Any]:
+        """Return the end of the epoch that begins here."""
         sought = start.get("sought", 0)
         if sought and sought < len(self.seek):
             # All sources take these steps together, one per epoch, with rows or without; nothing, not even a stop, may
@@ -261,6 +282,9 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
 
     @crossing()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        # Of the newest entry of its log, too: Spark calls this once before it asks for the first end.
+        self._check_own(end)
+        self._reached = end
         if not self.reading.has_rows:
             return []
         if self._is_prefetched(start, end):
@@ -315,6 +339,22 @@ class _Reader(_Prefetching, SupportsTriggerAvailableNow):  # type: ignore[misc]
             yield from self._read(partition)
 
     # --- inside -------------------------------------------------------------------------------------
+
+    def _signed(self, offset: dict[str, Any]) -> dict[str, Any]:
+        """Return an offset that says whose it is, where Spark's log does not."""
+        return {**offset, SIGNATURE: self.reading.name} if self.reading.is_placed else offset
+
+    def _check_own(self, offset: Mapping[str, Any]) -> None:
+        """Refuse an offset of another source: it would be read as if it were one of this source."""
+        if self.reading.is_placed and offset.get(SIGNATURE) != self.reading.name:
+            spark = os.path.dirname(self.reading.origin_file)
+            raise Corrupt(
+                f"{spark} has a position of {offset.get(SIGNATURE)!r} where source {self.reading.name!r} is read.",
+                why="this Spark logs positions by the place of a source in its plan, and the places have changed.",
+                do=f"move the directory {spark} out of the checkpoint: the next start continues where the sinks are, "
+                "with state from a snapshot.",
+                participant=self.reading.name,
+            )
 
     def _prefetched(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch]:
         with crossing():

@@ -49,6 +49,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from holdfast.spark.spark_versions import running
+
 SEEN_IN = "4.3"
 """The version of Spark in which all of this was seen last: raise it when the tests of this module pass on a newer one.
 
@@ -235,7 +237,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     Seen in 4.3: ``pyspark.sql.pandas.types.to_arrow_schema``.  If it changes: all columns that pass between Spark and
     our sinks are typed by it; ``DataFrame.toArrow`` of an empty frame gives the same, with a job.
     """
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema, **running().utc)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -259,6 +261,20 @@ def prefetching_reader() -> type[Any] | None:
     except ImportError:
         return None
     found: type[Any] = _SimpleStreamReaderWrapper
+    return found
+
+
+def available_now() -> type[Any] | None:
+    """Return the class by which a reader takes part in ``AvailableNow``; None before Spark 4.2.
+
+    Seen in 4.3: ``SupportsTriggerAvailableNow``, which is public.  Without it a run ends itself
+    (:class:`holdfast.spark.run.Run`).
+    """
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:
+        return None
+    found: type[Any] = SupportsTriggerAvailableNow
     return found
 
 
@@ -334,6 +350,23 @@ def children_of(node: Any) -> list[Any]:
 def is_streaming(node: Any) -> bool:
     """Tell whether a plan node's rows are those of a stream (seen in 4.3: ``LogicalPlan.isStreaming``)."""
     return bool(node.isStreaming())
+
+
+def streams_of(frame: DataFrame, option: str) -> list[str | None]:
+    """Return an option of each stream that a frame reads, in the order in which Spark logs positions by place.
+
+    Seen in 4.3, and in 4.1, where it matters: ``StreamingRelationV2.extraOptions``; ``MicroBatchExecution`` collects
+    sources as ``TreeNode.collect`` does, nodes before their children.  If it changes: sources check that offsets are
+    theirs, and end the run.
+    """
+
+    def found(node: Any) -> Iterator[str | None]:
+        if kind_of(node) == "StreamingRelationV2":
+            yield node.extraOptions().get(option)
+        for child in children_of(node):
+            yield from found(child)
+
+    return list(found(analyzed(frame)))
 
 
 def calls_python(session: SparkSession, expression: Any) -> bool:

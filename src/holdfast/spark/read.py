@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamReader, StreamingQuery
 from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from holdfast.checkpoint.directory_header import FILE_NAME
@@ -36,6 +36,7 @@ from holdfast.shards.naming import sources_place
 from holdfast.spark import apply, private
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
 from holdfast.spark.datasource import FORMAT, Reading
+from holdfast.spark.spark_versions import running
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class SourceReader:
     has_paces: bool = False
     follows: bool = False
     is_backfill: bool = False
+    is_bounded: bool = False
     keys: Mapping[str, ShardKey] = field(default_factory=dict)
 
     def spec(self, node: Node) -> SourceSpec:
@@ -105,6 +107,16 @@ class SourceReader:
             found[node.name] = {segment: at for segment, at in end.items() if at != initial.get(segment)}
         return found
 
+    def _named(self, name: str) -> DataStreamReader:
+        """Return what reads a stream, under a name where Spark has names for streams."""
+        stream = self.session.readStream
+        return stream.name(name) if running().names_sources else stream
+
+    def _for_version(self, reading: Reading) -> Reading:
+        """Return a reading with what the source itself must do, as this version of Spark does not."""
+        freezes = self.is_bounded and not running().asks_from
+        return replace(reading, is_placed=not running().names_sources, freezes=freezes)
+
     @property
     def _marks(self) -> str:
         return str(self.directory / self.spark_directory / "ended")
@@ -114,13 +126,19 @@ class SourceReader:
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
         spec = ControlSpec(self._marks, tuple(sources))
         reading = Reading(spec, NAME, self._marks, 1, self.prefetch_bytes, self.stop_file, origin_file, packing=packing)
-        stream = self.session.readStream.name(NAME).format(FORMAT)
+        stream, reading = self._named(NAME).format(FORMAT), self._for_version(reading)
         return stream.option("reading", reading.to_option()).load()
+
+    def streams_in(self, frame: DataFrame) -> list[str]:
+        """Return the sources of a frame by their places in Spark's plan; none where Spark goes by their names."""
+        if running().names_sources:
+            return []
+        return [Reading.from_option(each).name for each in private.streams_of(frame, "reading") if each]
 
     def read(self, node: Node, packing: Packing | None = None) -> DataFrame:
         """Return the streaming frame of a source: its rows, watched where they must be counted, or its chunks."""
         spec: Any = self.spec(node)
-        stream = self.session.readStream.name(node.name)
+        stream = self._named(node.name)
         if node.kind == "spark":
             for key, value in spec.options.items():
                 stream = stream.option(key, value)
@@ -150,6 +168,7 @@ class SourceReader:
             str(self.directory / TARGETS) if self.follows else "",
             self.is_backfill,
         )
+        reading = self._for_version(reading)
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)

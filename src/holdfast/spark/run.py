@@ -31,6 +31,7 @@ from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.positions import Positions
+from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
 from holdfast.spark.health_watch import HealthWatch
@@ -38,6 +39,7 @@ from holdfast.spark.launch.jvm_output import FILE_ONLY
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import counts_of
 from holdfast.spark.sight import Followers, Sight
+from holdfast.spark.spark_versions import running
 from holdfast.spark.steering import RunSteering
 from holdfast.status import ComparedSink, State, Status
 from holdfast.steer.controls import Controls
@@ -106,6 +108,8 @@ class Run:
         self._state: State = "starting"
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
+        self._ends_itself = False
+        """Whether it ends where no source has anything more: Spark cannot, with sources in Python."""
         self._query: StreamingQuery
         self._start_query: Callable[[], StreamingQuery]
         self._attempts: tuple[int, int] = (0, 0)
@@ -116,6 +120,7 @@ class Run:
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = self._sight.loop = loop
+        self._ends_itself = trigger.interval_us is None and not running().asks_from
         self._sight.interval_us = trigger.interval_us
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         loop.begin_worker()
@@ -138,10 +143,10 @@ class Run:
         name = f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}"
         writer = frame.writeStream.foreachBatch(self._loop).queryName(name)
         writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
-        if trigger.interval_us is None:
+        if trigger.interval_us is None and not self._ends_itself:
             writer = writer.trigger(availableNow=True)
         else:
-            writer = writer.trigger(processingTime=f"{trigger.interval_us // 1000} milliseconds")
+            writer = writer.trigger(processingTime=f"{(trigger.interval_us or 0) // 1000} milliseconds")
         return writer.start()
 
     # --- what users call ----------------------------------------------------------------------------
@@ -314,7 +319,7 @@ class Run:
 
     def _awaited(self) -> HoldfastError | None:
         """Wait for the query's end, or stop it; return why it failed, or None."""
-        patience_s = 1 if self._has_passed is None else 0.1
+        patience_s = 1 if self._has_passed is None and not self._ends_itself else 0.1
         watch = HealthWatch(self._lifecycle.tell_health)
         try:
             while self._query.isActive:
@@ -323,8 +328,8 @@ class Run:
                     break
                 watch.look_if_due(self.status)
                 self._query.awaitTermination(patience_s) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-                if self._has_passed is not None and not self._is_stopping.is_set() and self._has_passed():
-                    log.info("pipeline %r ends: every source has passed the time", self.pipeline.name)
+                if not self._is_stopping.is_set() and (why := self._why_it_ends()):
+                    log.info("pipeline %r ends: %s", self.pipeline.name, why)
                     self.stop(0)
                 if (unpublished := self._failed_to_publish()) is not None:
                     return unpublished
@@ -333,6 +338,15 @@ class Run:
             # Waiting raises the query's failure as a text from the JVM; the loop has the error itself.
             error = raised
         return self._loop.failure or (None if error is None else self._translated(error))
+
+    def _why_it_ends(self) -> str:
+        """Say why the run ends itself now; empty where it goes on."""
+        if self._has_passed is not None and self._has_passed():
+            return "every source has passed the time"
+        # What Spark does with ``AvailableNow``: it ends once no source, asked in one trigger, has anything more.
+        if self._ends_itself and private.waits_for_rows(self._query.status):
+            return "no source has any more of what there was"
+        return ""
 
     def _failed_to_publish(self) -> HoldfastError | None:
         """Publish what is due, and sweep; return why that, or the commit thread, failed, with the query stopped.

@@ -14,11 +14,15 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.errors import InvalidPipeline
+
+if TYPE_CHECKING:
+    from holdfast.graph.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,16 @@ class SparkVersion:
     ----------
     lacks : tuple of str
         What a run cannot do without and this version does not have; empty: it runs.
+    names_sources : bool
+        Whether Spark logs the position of a source under its name; else by the place that it has in the plan: offsets
+        say whose they are then, and a source that comes, goes or changes places begins another of Spark's directories.
+    asks_from : bool
+        Whether Spark says where an epoch begins when it asks a source in Python where it ends, and lets it take part
+        in ``AvailableNow``; else the source remembers where it is, and the run ends itself.
+    utc : mapping of str to object
+        The argument by which PySpark makes the columns of an Arrow schema TIMESTAMPs of UTC.
+    inlining : tuple of bool
+        The switches of Catalyst's rule ``InlineCTE`` for: all of them, keeping none that is not used.
     has_our_launcher : bool
         Whether the JVM's command line is composed as :mod:`holdfast.spark.launch.jvm_options` does; else Spark's
         scripts compose it, and a start takes longer.
@@ -41,6 +55,10 @@ class SparkVersion:
     """
 
     lacks: tuple[str, ...] = ()
+    names_sources: bool = True
+    asks_from: bool = True
+    utc: Mapping[str, Any] = field(default_factory=lambda: {"timezone": "UTC"})
+    inlining: tuple[bool, ...] = (True, False, False)
     has_our_launcher: bool = False
     first: str = ""
     why_first: str = ""
@@ -52,17 +70,24 @@ class SparkVersion:
         return not self.lacks
 
 
-SOURCES_BY_NAME = "the positions of a source under its name (readStream.name), which outlive a change of the graph"
-ENDS_OF_EPOCHS = "sources in Python that say where an epoch ends (pyspark.sql.streaming.datasource)"
 SOCKETS = "Unix sockets between the JVM and Python"
+REASONS = "the counts of rejected rows by reason (approx_top_k)"
 
 OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 """Form of Spark's log of positions; from 4.3 on, names of sources alone make it the second."""
 
 VERSIONS: Mapping[str, SparkVersion] = {
-    "4.0": SparkVersion(lacks=(SOURCES_BY_NAME, ENDS_OF_EPOCHS, SOCKETS)),
-    "4.1": SparkVersion(lacks=(SOURCES_BY_NAME, ENDS_OF_EPOCHS)),
+    "4.0": SparkVersion(lacks=(SOCKETS, REASONS), names_sources=False, asks_from=False),
+    "4.1": SparkVersion(
+        names_sources=False,
+        asks_from=False,
+        utc={"timestamp_utc": True},
+        inlining=(True, False),
+        first="4.1.4",
+        why_first="releases before it were not tried",
+    ),
     "4.2": SparkVersion(
+        inlining=(True, False),
         has_our_launcher=True,
         first="4.2.1",
         why_first="it does not start again after a crash in an epoch: its log of positions fails (None.get)",
@@ -70,7 +95,7 @@ VERSIONS: Mapping[str, SparkVersion] = {
     ),
     "4.3": SparkVersion(has_our_launcher=True),
 }
-"""Minor version -> what differs.  Oldest first; seen in the releases 4.0.1, 4.1.1, 4.2.0, 4.2.1 and 4.3.0."""
+"""Minor version -> what differs.  Oldest first; seen in the releases 4.0.1, 4.1.1, 4.1.4, 4.2.0, 4.2.1 and 4.3.0."""
 
 _FILE = re.compile(r"^__version__\b[^=\n]*=\s*[\"']([^\"']+)[\"']", re.MULTILINE)
 
@@ -105,10 +130,23 @@ def bounds() -> str:
     Examples
     --------
     >>> bounds()
-    '>=4.2.1,<4.4'
+    '>=4.1.4,!=4.2.0,<4.4'
     """
     major, minor = supported_versions()[-1].split(".")
-    return f">={first_release()},<{major}.{int(minor) + 1}"
+    later = [(each, _numbers(VERSIONS[each].first or each)) for each in supported_versions()[1:]]
+    refused = [f"!={each}.{patch}," for each, first in later for patch in range(first[2] if len(first) > 2 else 0)]
+    return f">={first_release()},{''.join(refused)}<{major}.{int(minor) + 1}"
+
+
+def by_name() -> str:
+    """Return the first release that logs positions under the names of sources."""
+    return next(each.first or minor for minor, each in VERSIONS.items() if each.is_supported and each.names_sources)
+
+
+@cache
+def running() -> SparkVersion:
+    """Return the row of the PySpark that an import loads here; that of the newest one where it has none."""
+    return VERSIONS.get(minor_of(installed_version() or ""), VERSIONS[supported_versions()[-1]])
 
 
 def first_release() -> str:
@@ -207,7 +245,39 @@ def require_classic(session: object | None, environ: Mapping[str, str] | None = 
         )
 
 
-def require_spark(session: object | None = None) -> None:
-    """Refuse a Spark that cannot run a pipeline: see :func:`require_version` and :func:`require_classic`."""
-    require_version(installed_version())
+def require_for(sources: Iterable[Node], version: str | None) -> None:
+    """Refuse sources whose positions this version of Spark does not keep under their names.
+
+    Parameters
+    ----------
+    sources : iterable of Node
+        Of a pipeline.
+    version : str, optional
+        Of PySpark, as :func:`installed_version` returns it.
+
+    Raises
+    ------
+    InvalidPipeline
+        If Spark reads one of them itself: what its positions mean, and whose they are, only Spark's log says.
+    """
+    row = None if version is None else VERSIONS.get(minor_of(version))
+    refused = [] if row is None or row.names_sources else [node.name for node in sources if node.kind == "spark"]
+    if refused:
+        raise InvalidPipeline(
+            f"PySpark {version} cannot run a pipeline with read.spark, which {refused[0]!r} is.",
+            why="it keeps the positions of Spark's own sources by their place in the plan, and not under their names; "
+            f"Spark {by_name()} is the first that does.",
+            do=f"pip install 'pyspark>={by_name()}', in this environment; or read it by a source of Holdfast's.",
+            participant=refused[0],
+        )
+
+
+def require_spark(session: object | None = None, sources: Iterable[Node] = ()) -> None:
+    """Refuse a Spark that cannot run a pipeline: :func:`require_version`, :func:`require_for`, :func:`require_classic`.
+
+    ``sources`` are those of the pipeline, as far as there is one.
+    """
+    version = installed_version()
+    require_version(version)
+    require_for(sources, version)
     require_classic(session)

@@ -41,7 +41,7 @@ from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.plan import compile_stateful, refuse_state
 from holdfast.spark.state.shape import Division, StateShape, settle_shape
 from holdfast.spark.state.snapshots import Snapshotting
-from holdfast.starts.directory import Directory, directory_of, log_change
+from holdfast.starts.directory import Directory, check_places, directory_of, log_change
 from holdfast.starts.in_doubt import resolve_dead_run
 from holdfast.starts.rewind_target import check_finished
 from holdfast.starts.start_at import StartAt, still_to_begin
@@ -87,6 +87,8 @@ class StartOptions:
     """Given what sinks hold, raises where the run may not go on: its segments are other shards' by now."""
     is_backfill: bool = False
     """Whether sources are read for a range of the past, beside the pipeline (design/0056)."""
+    misplaced: str = ""
+    """Spark's directory in which the sources had other places in the plan (:func:`~.directory.check_places`)."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
@@ -216,7 +218,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
-    chosen = directory_of(pipeline, store, directory, division)
+    chosen = directory_of(pipeline, store, directory, division, asked.misplaced)
     log_change(chosen)
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(
@@ -287,6 +289,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         until=asked.until,
         follows=asked.follows,
         is_backfill=asked.is_backfill,
+        is_bounded=asked.trigger.interval_us is None,
         keys=begin_keys(pipeline, context.directory),
     )
     if asked.is_stateful:
@@ -301,6 +304,7 @@ def physical_plan_of(asked: StartOptions, context: StartContext) -> PhysicalPlan
         way = "as an Arrow program: its rows stay out of the JVM"
         compiled = Compiled(positions_only(pipeline, reader), program.routes)
         physical = PhysicalPlan(pipeline, context.session, context.parallelism, reader, compiled, program)
+    check_places(context.spark, context.chosen.below, reader.streams_in(physical.compiled.frame))
     log.info("pipeline %r is evaluated %s", pipeline.name, way)
     return physical
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoint.directory_header import FILE_NAME, LEFT, newest_directory, read_origin
 from holdfast.checkpoint.graph_record import GRAPH, GraphRecord, Role, read_graph, state_fingerprint
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.snapshot import snapshot_keys
-from holdfast.checkpoint.spark_log import check_logs
+from holdfast.checkpoint.spark_log import BY_NAME, BY_PLACE, check_logs, form_of, places_in
 from holdfast.errors import STATE, Corrupt, HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.graph.nodes import SinkNode
@@ -24,6 +23,7 @@ from holdfast.masking import masked
 from holdfast.plan.cutting import has_state
 from holdfast.plan.levels.seed import seed_of
 from holdfast.ports import Store
+from holdfast.spark.spark_versions import running
 from holdfast.spark.state.shape import Division, noted_shape
 from holdfast.starts.table import Spark
 
@@ -62,7 +62,7 @@ class Directory:
         return self.spark.is_changed
 
 
-def directory_of(pipeline: Graph, store: Store, checkpoint: Path, asked: Division) -> Directory:
+def directory_of(pipeline: Graph, store: Store, checkpoint: Path, asked: Division, misplaced: str = "") -> Directory:
     """Return the directory that a run of a pipeline uses, with what a changed graph is to do in it.
 
     Parameters
@@ -73,17 +73,60 @@ def directory_of(pipeline: Graph, store: Store, checkpoint: Path, asked: Divisio
         The checkpoint, and where it lies.
     asked : Division
         How state is to be divided.
+    misplaced : str
+        A directory in which the sources of this graph had other places (:func:`check_places`); empty: there is none.
 
     Raises
     ------
     Corrupt, InvalidPipeline
         If the graph has changed, and the record of the one before cannot be read, or was never made.
     """
-    found = find_directory(store, checkpoint, state_fingerprint(pipeline), partial(outgrown, pipeline, store, asked))
+
+    def reasons(below: str) -> Iterator[str]:
+        yield from _other_form(checkpoint / below)
+        if below == misplaced:
+            yield f"sources have other places in Spark's plan than in the log of {below}, which does not name them"
+        yield from outgrown(pipeline, store, asked, below)
+
+    found = find_directory(store, checkpoint, state_fingerprint(pipeline), reasons)
     if not found.is_changed:
         return found
     filling = backfilled(pipeline.sinks, read_graph(store, found.previous))
     return replace(found, spark=Spark.FILLING, filling=filling) if filling else found
+
+
+class SourcesMisplaced(Exception):
+    """Spark would read positions of its log as those of other sources: the start begins anew."""
+
+    def __init__(self, below: str) -> None:
+        super().__init__(below)
+        self.below = below
+
+
+def check_places(spark: Path, below: str, streams: Sequence[str]) -> None:
+    """Refuse to go on in a directory whose log has positions by place, where other sources would have the places.
+
+    Parameters
+    ----------
+    spark, below : Path, str
+        Spark's directory, and where it is below the checkpoint.
+    streams : sequence of str
+        The sources in the order of their places.
+
+    Raises
+    ------
+    SourcesMisplaced
+        If they are not those of the log, in its order.
+    """
+    if (logged := places_in(spark)) and logged != list(streams):
+        raise SourcesMisplaced(below)
+
+
+def _other_form(spark: Path) -> Iterator[str]:
+    """Yield why this version of Spark cannot go on with a directory: another one wrote its log in another form."""
+    form, wanted = form_of(spark), BY_NAME if running().names_sources else BY_PLACE
+    if form in (BY_NAME, BY_PLACE) and form != wanted:
+        yield f"another version of Spark wrote {spark.name}: its log of positions has the form {form}, not {wanted}"
 
 
 def find_directory(

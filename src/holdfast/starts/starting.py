@@ -34,6 +34,7 @@ from holdfast.starts.act import Beginning, DirectoryIsLeft, act
 from holdfast.starts.backfill import Backfill
 from holdfast.starts.context import StartContext, StartOptions, context_of, physical_plan_of
 from holdfast.starts.decide import StartDecision, decide
+from holdfast.starts.directory import SourcesMisplaced
 from holdfast.starts.facts import check_given_again, check_replayable, look
 from holdfast.starts.fork import Fork
 from holdfast.starts.graph_diff import GraphChange
@@ -94,12 +95,15 @@ class Starting:
     has_begun: bool = False
 
     def run(self) -> Run:
-        """Start; a second time, if sinks are behind Spark's directory and it is left for that."""
+        """Start; a second time, where Spark's directory is left for sinks behind it, or for places in its log."""
         comparison = None if self.compare is None else self.compare()
         try:
             return self._start(comparison)
         except DirectoryIsLeft:
             return self._start(comparison)
+        except SourcesMisplaced as found:
+            self.asked = replace(self.asked, misplaced=found.below)
+            return self.run()
 
     def _start(self, comparison: Compares | None) -> Run:
         if self.asked.isolates:

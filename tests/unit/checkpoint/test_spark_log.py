@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.spark_log import check_logs, moved, read_offsets, remove_unfinished
+from holdfast.checkpoint.spark_log import (
+    check_logs,
+    form_of,
+    moved,
+    newest_positions,
+    places_in,
+    read_offsets,
+    remove_unfinished,
+)
 from holdfast.errors import Corrupt
 from holdfast.positions import covers_all
 
@@ -83,6 +91,44 @@ def test_what_spark_does_not_read_at_a_start_is_not_looked_at(checkpoint: Path) 
         check_logs(checkpoint)
         with pytest.raises(Corrupt, match="offsets/8"):
             read_offsets(checkpoint, 8)
+
+
+def placed(*names: str) -> str:
+    """Return an entry of a Spark that logs positions by place, each of which says whose it is."""
+    offsets = [f'{{"positions": {{"log": {at}}}, "size_bytes": 1, "row_count": 1, "source": "{name}"}}'
+               for at, name in enumerate(names)]  # fmt: skip
+    return "\n".join(["v1", '{"batchTimestampMs":1}', *offsets])
+
+
+def test_positions_by_place_are_read_under_the_names_that_they_have_in_themselves(tmp_path: Path) -> None:
+    written(tmp_path / "metadata", "{}")
+    written(tmp_path / "offsets/0", placed("rows", "more"))
+    check_logs(tmp_path)
+    assert read_offsets(tmp_path, 0).positions == {"rows": {"log": 0}, "more": {"log": 1}}
+    assert newest_positions(tmp_path) == {"rows": {"log": 0}, "more": {"log": 1}}
+
+
+def test_the_places_are_those_of_the_newest_entry(tmp_path: Path) -> None:
+    assert (form_of(tmp_path), places_in(tmp_path)) == ("", [])
+    written(tmp_path / "offsets/0", placed("rows", "more"))
+    assert (form_of(tmp_path), places_in(tmp_path)) == ("v1", ["rows", "more"])
+    written(tmp_path / "offsets/1", placed("more", "rows"))
+    assert places_in(tmp_path) == ["more", "rows"]
+    written(tmp_path / "offsets/2", OFFSET)
+    assert (form_of(tmp_path), places_in(tmp_path)) == ("v2", [])
+    written(tmp_path / "offsets/3", placed("rows")[:-4])
+    assert places_in(tmp_path) == [], "who reads its positions says that it is damaged"
+
+
+@pytest.mark.parametrize(
+    "line", ['{"positions": {"log": 7}, "size_bytes": 10, "row_count": 1}', '{"logOffset": 3}', "-"]
+)
+def test_positions_by_place_that_do_not_say_whose_they_are_are_refused(tmp_path: Path, line: str) -> None:
+    """Of another program's query, or of Spark's own sources: which is whose, nobody knows."""
+    written(tmp_path / "offsets/0", f'v1\n{{"batchTimestampMs":1}}\n{line}')
+    with pytest.raises(Corrupt) as refused:
+        read_offsets(tmp_path, 0)
+    assert "do not say of which source they are" in refused.value.why
 
 
 def test_an_epoch_without_rows_has_positions_that_the_one_before_does_not_cover(tmp_path: Path) -> None:

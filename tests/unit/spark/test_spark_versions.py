@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import holdfast as hf
 from holdfast.cli.check import findings
@@ -15,9 +17,12 @@ from holdfast.errors import InvalidPipeline
 from holdfast.spark import spark_versions
 from holdfast.spark.spark_versions import (
     VERSIONS,
+    bounds,
+    by_name,
     first_release,
     installed_version,
     require_classic,
+    require_for,
     require_version,
     supported_versions,
 )
@@ -63,6 +68,52 @@ def test_a_release_that_does_not_recover_is_refused_with_the_first_that_does() -
         require_version("4.2.0")
     assert "4.2.1 is the first release" in refused.value.why
     require_version("4.2.1")
+
+
+def test_a_release_that_was_not_tried_is_refused_with_the_first_that_was() -> None:
+    with pytest.raises(InvalidPipeline, match=r"4\.1\.3 cannot run") as refused:
+        require_version("4.1.3")
+    assert "were not tried; 4.1.4 is the first release" in refused.value.why
+
+
+def test_pip_is_asked_for_no_release_that_is_refused() -> None:
+    releases = [f"{minor}.{patch}" for minor in VERSIONS for patch in range(6)]
+    asked = SpecifierSet(bounds())
+    for release in releases:
+        try:
+            require_version(release)
+            runs = True
+        except InvalidPipeline:
+            runs = False
+        assert (release in asked) is runs, release
+
+
+def spark_source() -> Any:
+    return hf.read.spark("rate", schema="value BIGINT", name="ticks")
+
+
+def test_sources_of_sparks_own_need_positions_under_names() -> None:
+    """By place only Spark knows whose they are (design/0052, section 1)."""
+    sources = [spark_source().node]
+    require_for(sources, "4.2.1")
+    require_for(sources, None)
+    require_for([hf.read.rows([{"id": 1}], schema="id BIGINT", name="rows").node], "4.1.4")
+    with pytest.raises(InvalidPipeline, match=r"PySpark 4\.1\.4 cannot run a pipeline with read\.spark") as refused:
+        require_for(sources, "4.1.4")
+    assert f"Spark {by_name()} is the first" in refused.value.why
+    assert refused.value.participant == "ticks"
+
+
+def test_check_and_start_refuse_what_a_version_lacks_for_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_versions, "installed_version", lambda: "4.1.4")
+    sink = hf.write.sqlite(str(tmp_path / "out.db"), table="rows", name="rows_table")
+    pipeline = hf.Pipeline("small", spark_source() | sink)
+    assert ["read.spark" in error.what for error in findings(pipeline, None)] == [True]
+    with pytest.raises(InvalidPipeline, match=r"read\.spark"):
+        pipeline.start(checkpoint=tmp_path / "ckpt")
+    assert not (tmp_path / "ckpt").exists()
 
 
 def test_the_version_is_read_and_not_imported() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkConf, SparkContext, __version__
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.capabilities import offers
@@ -42,7 +42,7 @@ from holdfast.spark.launch.jvm import (
 )
 from holdfast.spark.launch.jvm_classes import local_files
 from holdfast.spark.launch.jvm_options import JvmOptions, RowsInJvm, rows_to_expect
-from holdfast.spark.spark_versions import VERSIONS, minor_of, require_spark
+from holdfast.spark.spark_versions import require_spark, running
 
 log = logging.getLogger("holdfast.run")
 
@@ -258,7 +258,7 @@ def run_session(base: SparkSession, parallelism: int) -> SparkSession:
     Our data source is registered in it: each session has a registry of its own, which compiling a source needs.
     """
     session = base.newSession()
-    for key, (value, _) in {**RUNTIME, **VERSIONS[minor_of(__version__)].settings}.items():
+    for key, (value, _) in {**RUNTIME, **running().settings}.items():
         if key not in TUNING or base.conf.get(key, None) is None:
             session.conf.set(key, value)
     session.conf.set("spark.sql.shuffle.partitions", str(parallelism))

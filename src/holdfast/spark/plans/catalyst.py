@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from holdfast.errors import InvalidPipeline
 from holdfast.spark import private
+from holdfast.spark.spark_versions import running
 
 BATCHED, ARROW_BATCHED, PANDAS, ARROW = 100, 101, 200, 250
 """How a Python UDF is called: once for each row, the same with rows sent as Arrow, with Series, with Arrow arrays.
@@ -163,11 +164,12 @@ def _python_udf(session: SparkSession, udf: Any, arguments: Sequence[Any], rewri
 def inlined(frame: DataFrame) -> Any:
     """Return a frame's analysed plan with the common table expressions of a statement put where they are used.
 
-    Seen in 4.3: ``InlineCTE``, a rule of the optimizer, with three switches.  If it changes: leave plans as they are;
-    statements that have such an expression are then refused downstream of a fan-out, and bounds end at them.
+    Seen in 4.3: ``InlineCTE``, a rule of the optimizer, whose number of switches differs.  If it changes: leave plans
+    as they are; statements that have such an expression are then refused downstream of a fan-out, and bounds end at
+    them.
     """
     jvm: Any = frame.sparkSession._jvm
-    rule = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(True, False, False)
+    rule = jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE(*running().inlining)
     return rule.apply(private.analyzed(frame))
 
 
