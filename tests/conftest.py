@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).resolve().parents[1])
 if ROOT not in sys.path:
     sys.path.insert(0, ROOT)
 
+from holdfast.spark.spark_versions import running  # noqa: E402
 from holdfast.testing.servers.kafka import default_jars  # noqa: E402
 from tests.everyday import examples, is_left_out  # noqa: E402
 from tests.kafka_servers import functions, kafka_of_session, mortal_kafka, new_topic, three_kafkas  # noqa: E402
@@ -48,6 +49,14 @@ os.environ.setdefault("HOLDFAST_KAFKA", str(default_jars()))
 
 # The archive of classes that tests use is made in this tree, and none in the user's cache directory.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Overlook the sockets to its own JVM that PySpark before 4.2 leaves to the garbage collector."""
+    if not running().asks_from:
+        left = "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"
+        config.addinivalue_line("filterwarnings", left)
+
 
 # No example has a time limit: a machine that is busy is no defect of the code.  Each run tries others, also where
 # Hypothesis sees CI in the environment: tools/run_tests.py gives a seed, and reports it.
