@@ -43,6 +43,8 @@ class Lives:
         The command of ``holdfast``, with what goes before TARGET.
     trigger : tuple of str
         How often it runs an epoch.
+    python : str
+        The interpreter of the next life.
     """
 
     work: Path
@@ -53,6 +55,7 @@ class Lives:
     checkpoint: str = ""
     command: tuple[str, ...] = ("run",)
     trigger: tuple[str, ...] = ("--available-now",)
+    python: str = sys.executable
     chance: random.Random = field(default_factory=lambda: random.Random(str(seed_of_kills(7))))
     missed: list[str] = field(default_factory=list)
     """Deaths that came when the run was over: what they were to do was done."""
@@ -60,7 +63,7 @@ class Lives:
     def start(self, **more: str) -> subprocess.Popen[str]:
         """Start a life."""
         target = f"{ROOT}/tests/crash/{self.pipeline}.py:pipeline"
-        command = [sys.executable, "-m", "holdfast", *self.command, target]
+        command = [self.python, "-m", "holdfast", *self.command, target]
         command += [
             "--checkpoint",
             self.checkpoint or str(self.work / "checkpoint"),
@@ -73,6 +76,7 @@ class Lives:
         temporary = self.work / "tmp"
         temporary.mkdir(exist_ok=True)
         variables = {"PYTHONPATH": paths, "CRASH_WORK": str(self.work), "HOLDFAST_DRIVER_MEMORY": "1 GiB"}
+        variables |= {"PYSPARK_PYTHON": self.python, "PYSPARK_DRIVER_PYTHON": self.python}
         variables["PYTHONFAULTHANDLER"] = "1"  # SIGABRT prints the stacks of all threads
         with (self.work / "log").open("a") as output:
             return subprocess.Popen(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.crash.lives import MODES, Lives
+from tests.crash.processes import ROOT
 from tests.spark.running import sqlite_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
@@ -43,19 +45,45 @@ def expected() -> Counter[tuple[int, ...]]:
     return found
 
 
-def test_a_join_is_exact_after_a_chain_of_kills(tmp_path: Path) -> None:
+def begun(tmp_path: Path) -> Lives:
     for side in ("left", "right"):
         (tmp_path / side).mkdir()
         for number, rows in enumerate(rows_of(side)):
             path = tmp_path / side / f"{number:03}.json"
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
             os.utime(path, (number, number))
-    lives = Lives(tmp_path, "join_pipeline", {"CRASH_WITHIN": str(WITHIN)})
+    return Lives(tmp_path, "join_pipeline", {"CRASH_WITHIN": str(WITHIN)})
+
+
+def check(lives: Lives) -> None:
+    """Run to a good end, and look into the sink."""
+    assert lives.end() == 0, lives.said()
+    found = sqlite_rows(lives.work / "out.db", "SELECT k, ifnull(v, -1), ifnull(w, -1), at FROM pairs")
+    assert Counter(map(tuple, found)) == expected()
+    numbers = Counter(sqlite_rows(lives.work / "out.db", "SELECT k, n FROM pairs"))
+    assert set(numbers.values()) == {1}, "the state behind it counts every row of a key once"
+
+
+def test_a_join_is_exact_after_a_chain_of_kills(tmp_path: Path) -> None:
+    lives = begun(tmp_path)
     for mode, where in CHAIN:
         lives.environment |= MODES[mode]
         lives.die(where)
-    assert lives.end() == 0, lives.said()
-    found = sqlite_rows(tmp_path / "out.db", "SELECT k, ifnull(v, -1), ifnull(w, -1), at FROM pairs")
-    assert Counter(map(tuple, found)) == expected()
-    numbers = Counter(sqlite_rows(tmp_path / "out.db", "SELECT k, n FROM pairs"))
-    assert set(numbers.values()) == {1}, "the state behind it counts every row of a key once"
+    check(lives)
+
+
+OTHERS = sorted(map(str, ROOT.glob("build/spark-*/.venv/bin/python")))
+"""What ``make test-spark`` has made here: the same with other Sparks."""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("other", OTHERS)
+def test_a_join_moves_to_another_spark_and_back_killed_in_each(tmp_path: Path, other: str) -> None:
+    """Whatever the form of its log is: the next directory begins where sinks and state are (design/0052)."""
+    lives = begun(tmp_path)
+    for python, (mode, where) in zip((lives.python, other), CHAIN, strict=True):
+        lives.environment |= MODES[mode]
+        lives.python = python
+        lives.die(where)
+    lives.python = sys.executable
+    check(lives)

@@ -20,7 +20,7 @@ import holdfast as hf
 from holdfast import faults
 from holdfast.config import Settings
 from holdfast.errors import Corrupt, Diverged, HoldfastError, InvalidPipeline
-from tests.spark.running import die_at
+from tests.spark.running import NAMED, die_at
 
 pytestmark = pytest.mark.spark
 
@@ -442,6 +442,7 @@ def test_a_checkpoint_that_is_older_than_its_sink_is_refused_before_other_files_
     check(tmp_path, 4)
 
 
+@NAMED
 @pytest.mark.nightly
 def test_a_source_of_spark_goes_on_from_the_offsets_that_its_sinks_hold(tmp_path: Path, spark: SparkSession) -> None:
     """Whose offsets say everything by themselves: alone, beside a source of ours, and where one sink lacks an epoch."""

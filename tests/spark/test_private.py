@@ -105,6 +105,7 @@ def test_the_classes_that_settings_name_are_there(spark: SparkSession) -> None:
 
 
 FILES = "spark.sql.streaming.checkpointFileManagerClass"
+MISSING_STATE = "STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY"
 NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 CHANGELOGS = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
@@ -355,6 +356,8 @@ CALLED: dict[str, tuple[Callable[[DataFrame], object], list[tuple[str, str]]]] =
 
 @pytest.mark.parametrize("name", CALLED)
 def test_a_failure_is_known_by_what_spark_calls_it(name: str, spark: SparkSession) -> None:
+    if name == "a function" and not running().asks_from:
+        pytest.skip("PySpark before 4.2 keeps the trace of a function, and no exception of the JVM")
     fail, expected = CALLED[name]
     error = failure_of(lambda: fail(rows(spark)))
     chain = private.throwables(error)
@@ -368,8 +371,9 @@ def test_a_failure_is_known_by_what_spark_calls_it(name: str, spark: SparkSessio
 
 def test_the_conditions_that_are_looked_for_are_sparks(spark: SparkSession) -> None:
     reader = spark._jvm.org.apache.spark.SparkThrowableHelper.errorReader()
-    for name in (*private.STATE_IS_LOST, *private.AROUND, private.PYTHON_EXCEPTION):
-        assert reader.isValidErrorClass(name), name
+    known = (*private.STATE_IS_LOST, *private.AROUND, private.PYTHON_EXCEPTION)
+    unknown = [name for name in known if not reader.isValidErrorClass(name)]
+    assert unknown == ([] if running().names_sources else [MISSING_STATE])
 
 
 def test_a_worker_that_dies_is_known_by_what_spark_says(spark: SparkSession) -> None:
@@ -394,6 +398,7 @@ def test_a_result_that_is_too_large_is_known_by_the_setting(spark: SparkSession)
     assert private.TOO_LARGE in said
 
 
+@pytest.mark.skipif(not running().names_sources, reason="no version of Holdfast has kept state in this Spark's store")
 def test_state_that_is_gone_is_known_and_the_stream_around_it_is_cut_off(spark: SparkSession, tmp_path: Path) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.streaming.stateStore.providerClass", private.STATE_STORE)
@@ -408,7 +413,7 @@ def test_state_that_is_gone_is_known_and_the_stream_around_it_is_cut_off(spark: 
     assert around in private.AROUND
     assert inner in private.STATE_IS_LOST
     assert private.OF_THE_STREAM.match(said.splitlines()[0])
-    assert summary(said).startswith("[STREAMING_STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY]")
+    assert summary(said).startswith(f"[{MISSING_STATE}]")
 
 
 def test_the_expression_that_fails_stands_behind_its_error(spark: SparkSession) -> None:

@@ -26,6 +26,7 @@ from holdfast.spark.launch.session import run_session
 from tests.spark.running import (
     CARRIED,
     MODES,
+    NAMED,
     STAGED,
     arrive,
     arrive_in_order,
@@ -125,7 +126,8 @@ SOURCES = {
 
 IN_TURN = [
     pytest.param(kind, mode, columnar, id=f"{kind}-{mode}-{'in Arrow' if columnar else 'through Spark'}",
-                 marks=[pytest.mark.nightly] * ((place + (mode == "staged") + columnar) % 2))
+                 marks=[pytest.mark.nightly] * ((place + (mode == "staged") + columnar) % 2)
+                 + [NAMED] * (kind == "spark"))
     for place, kind in enumerate(SOURCES) for mode in MODES for columnar in (True, False)
 ]  # fmt: skip
 """Each source by two of its four ways; the other two at night."""
@@ -334,6 +336,7 @@ def test_a_graceful_stop_ends_at_an_epochs_boundary(mode: str, spark: SparkSessi
         assert ids == parquet_rows(tmp_path / "files") == list(range(len(ids)))
 
 
+@NAMED
 @pytest.mark.nightly
 def test_a_graceful_stop_loses_nothing_of_a_source_that_only_spark_knows(spark: SparkSession, tmp_path: Path) -> None:
     """Such a source cannot be told to hand out no more: the stop comes between two of its epochs, or is made good."""
