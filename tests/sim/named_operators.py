@@ -87,6 +87,13 @@ def accumulated(order: Order) -> Stream:
     return chosen(order) | hf.accumulate(by=order.of("by", "k", "j"), **aggregates, name="op")
 
 
+def over_last(order: Order) -> Stream:
+    aggregates = {name: one for name, one in AGGREGATES.items() if one.kind not in ("quantiles", "collect")}
+    aggregates = {name: one for name, one in aggregates.items() if "distinct" not in one.kind}
+    named = order.named("aggregates", **aggregates)
+    return chosen(order) | hf.over(rows=3, by=order.of("by", "k", "j"), disorder=50, **named, name="op")
+
+
 def united(order: Order) -> Stream:
     streams = order.of("inputs", source(order, "p", "both"), source(order, "q", "both"))
     both = hf.union(*streams, name="both")
@@ -207,7 +214,7 @@ def gated(order: Order) -> Stream:
 
 OPERATORS: dict[str, Callable[[Order], Stream]] = {
     "reduce": reduced, "aggregate": aggregated, "accumulate": accumulated, "union": united, "latest": latest,
-    "top": ranked,
+    "top": ranked, "over": over_last,
     "combine": combined, "merge": merged, "lookup": looked_up, "distinct": once, "limit_in_flight": limited,
     "apply": applied, "stateful": stepped, "gate": gated,
     **{f"join {how}": joined(how) for how in ("inner", "full", "semi", "anti")},

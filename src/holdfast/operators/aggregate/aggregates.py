@@ -447,11 +447,8 @@ def _error(error: float) -> float:
 
 _KEPT = ("by", "name", "renamed_from", "migrate")
 _WINDOWED = ("forget_after", "window", "emit", "timestamp", "timestamps", "disorder", "idle_after", "max_waiting_rows")
-_ARGUMENTS = {
-    "accumulate": _KEPT,
-    "reduce": (*_KEPT, "forget_after"),
-    "aggregate": (*_KEPT, *_WINDOWED),
-}
+_ARGUMENTS = {"accumulate": _KEPT, "reduce": (*_KEPT, "forget_after"), "aggregate": (*_KEPT, *_WINDOWED)}
+_ARGUMENTS |= {"over": (*_KEPT, "rows", "order", "timestamp", "timestamps", "disorder", "max_waiting_rows")}
 
 
 def no_aggregate(name: str, given: Any, called: str) -> InvalidPipeline:
