@@ -20,7 +20,7 @@ OPERATORS = ["call", "clip", "filter", "lookup", "map", "map_batches", "select",
 PAGES = {"combine": "latest", "reduce": "aggregate"}
 WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]
 AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mean", "min", "quantile", "quantiles"]
-AGGREGATES += ["max_by", "min_by", "sum", "variance"]
+AGGREGATES += ["approx_count_distinct", "max_by", "min_by", "sum", "variance"]
 POLICIES = [
     "barrier",
     "custom",

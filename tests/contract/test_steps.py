@@ -13,6 +13,7 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.approximate import approx_count_distinct
 from holdfast.operators.aggregate.over import over
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.aggregate.top import top
@@ -119,6 +120,7 @@ OF_VALUES: dict[str, Any] = {
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
     "all": aggregates.collect("v"), "latest": aggregates.max_by("v", "t"), "earliest": aggregates.min_by("v", "t"),
+    "about": approx_count_distinct("v", relative_error=0.26),
 }  # fmt: skip
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),

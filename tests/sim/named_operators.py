@@ -70,6 +70,7 @@ AGGREGATES = {
     "kinds": hf.distinct_count("y"), "others": hf.distinct_count("x"),
     "large": hf.sum("x", where="y > 3"), "small": hf.count(where="y <= 3"),
     "x_of_y": hf.max_by("x", "y"), "y_of_x": hf.min_by("y", "x"), "few": hf.distinct_count("x", where="y > 3"),
+    "about": hf.approx_count_distinct("y"),
 }  # fmt: skip
 
 

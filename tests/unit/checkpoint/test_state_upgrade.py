@@ -270,3 +270,11 @@ def test_rows_over_which_aggregates_are_stay_with_another_number_of_them_and_oth
     assert [*grown.to_pylist()[0].values()] == ["a", 7, None, None]
 
 
+def test_another_relative_error_of_an_approximate_count_is_another_aggregate() -> None:
+    def about(error: float) -> Any:
+        return total(n=hf.count(), about=hf.approx_count_distinct("v", relative_error=error))
+
+    (old, _), (new, means) = of(about(0.02)), of(about(0.05))
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+    (old, _), (new, means) = of(total(n=hf.count())), of(about(0.05))
+    assert state_move(old, new, means).tables == {"windows": TableMove(Way.GROWN, "windows")}

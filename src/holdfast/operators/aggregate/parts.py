@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.aggregate import exact, histogram
+from holdfast.operators.aggregate import exact, histogram, hyperloglog
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.state import keyed
 from holdfast.state.keys import Ints
@@ -96,6 +96,10 @@ def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partia
         return _COUNT
     if kind is None:
         raise InvalidPipeline(f"{name}=hf.{aggregate.kind}() names no column.", do="name one.")
+    if aggregate.kind == "approx_count_distinct":
+        if not hyperloglog.can_hash(kind):
+            raise _wrong_type(name, aggregate, kind, "whose values cannot be distinguished", "a part of it")
+        return _approximate(hyperloglog.precision_of(aggregate.error))
     if aggregate.kind in ("max_by", "min_by"):
         of_value, of_order = kind.field(0).type, kind.field(1).type
         if pa.types.is_nested(of_order):
@@ -404,6 +408,23 @@ def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     if pa.types.is_floating(left.type):
         same = pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     return np.asarray(same)
+
+
+def _approximate(precision: int) -> Partial:
+    """Return the part that counts different values; its column says how many registers there are."""
+
+    def made(values: pa.Array | None, group: RowGroups) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        return [hyperloglog.made(values, groups, group.size, precision)]
+
+    return Partial(
+        [(f"registers_{precision}", hyperloglog.STATE)],
+        pa.int64(),
+        made,
+        lambda columns, group: [hyperloglog.merged(columns[0], group.groups, group.size, precision)],
+        lambda columns: hyperloglog.counts(columns[0], precision),
+    )
 
 
 def _quantiles(aggregate: Aggregate) -> Partial:
