@@ -25,7 +25,7 @@ COUNT = 5164
 
 def sketch(values: Any, precision: int, groups: Any = None, size: int = 1) -> pa.Array:
     groups = np.zeros(len(values), np.int64) if groups is None else groups
-    return hyperloglog.made(pa.array(values), groups, size, precision)
+    return hyperloglog.sketches_of(pa.array(values), groups, size, precision)
 
 
 def source(schema: str = "k STRING, t BIGINT, v BIGINT, w STRING") -> hf.Stream:
@@ -71,7 +71,7 @@ def test_parts_merge_to_the_bytes_of_the_whole_in_any_cut_and_order(rows: Any, e
     ]
     chance.shuffle(sketches)
     groups = np.tile(np.arange(3), len(sketches))
-    assert hyperloglog.merged(pa.concat_arrays(sketches), groups, 3, 7).equals(whole)
+    assert hyperloglog.merge(pa.concat_arrays(sketches), groups, 3, 7).equals(whole)
 
 
 def test_a_sketch_is_the_same_in_every_process_and_version() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.aggregate.last_rows import Spans, highest, over_spans
+from holdfast.operators.aggregate.last_rows import RowSpans, highest, over_spans
 from holdfast.operators.aggregate.parts import part_of
 from holdfast.testing import bound, close, drive
 from holdfast.testing.drive import Drive
@@ -133,7 +133,7 @@ def of_array(wanted, values, spans):
 
 def random_spans(count, size):
     places = np.arange(count)
-    return Spans(np.maximum(0, places + 1 - size), places + 1)
+    return RowSpans(np.maximum(0, places + 1 - size), places + 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 64, 100, 5000])

@@ -202,7 +202,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     >>> variance("dep_delay", population=True).is_population
     True
     """
-    return checked("variance", column, where, is_population=bool(population))
+    return of_column("variance", column, where, is_population=bool(population))
 
 
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
@@ -394,7 +394,7 @@ def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01, where
     )  # fmt: skip
 
 
-def checked(kind: str, column: str, where: str | None, **given: Any) -> Aggregate:
+def of_column(kind: str, column: str, where: str | None, **given: Any) -> Aggregate:
     """Return an aggregate whose column and condition are checked."""
     return Aggregate(kind, _column(column, kind), where=_where(where, kind), **given)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import InvalidPipeline
-from holdfast.operators.aggregate.aggregates import Aggregate, checked
+from holdfast.operators.aggregate.aggregates import Aggregate, of_column
 
 _LEAST, _MOST = 0.003, 0.26
 """With 131,072 registers, and with 16."""
@@ -50,4 +50,4 @@ def approx_count_distinct(column: str, *, where: str | None = None, relative_err
             why=f"it is a share of the count, from {_LEAST} to {_MOST}.",
             do="write for instance relative_error=0.01 for one per cent; hf.distinct_count(...) is exact.",
         )
-    return checked("approx_count_distinct", column, where, error=float(relative_error))
+    return of_column("approx_count_distinct", column, where, error=float(relative_error))

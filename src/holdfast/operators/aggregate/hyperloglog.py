@@ -53,27 +53,27 @@ def can_hash(kind: pa.DataType) -> bool:
     return True
 
 
-def made(values: pa.Array, groups: Ints, size: int, precision: int) -> pa.Array:
+def sketches_of(values: pa.Array, groups: Ints, size: int, precision: int) -> pa.Array:
     """Return the sketch of each group as :data:`STATE`; no value is null."""
     hashes = lanes_of_columns(_KEY, [values])[0].view(np.int64)
     return _sketches(hashes, groups, np.zeros((0, 1 << precision), np.uint8), groups[:0], size, precision)
 
 
-def merged(states: pa.Array, groups: Ints, size: int, precision: int) -> pa.Array:
+def merge(states: pa.Array, groups: Ints, size: int, precision: int) -> pa.Array:
     """Return the sketch of all values of each group."""
-    hashes, owners, registers, dense = _parted(states, precision)
+    hashes, owners, registers, dense = _parts_of(states, precision)
     return _sketches(hashes, groups[owners], registers, groups[dense], size, precision)
 
 
 def counts(states: pa.Array, precision: int) -> pa.Array:
     """Return how many different values each sketch has seen: exactly, where it has their hashes."""
-    _, owners, registers, dense = _parted(states, precision)
+    _, owners, registers, dense = _parts_of(states, precision)
     found = np.bincount(owners, minlength=len(states)).astype(np.int64)
     found[dense] = np.rint(np.minimum(estimates(registers), 2.0**62)).astype(np.int64)
     return pa.array(found)
 
 
-def _parted(states: pa.Array, precision: int) -> tuple[Ints, Ints, Registers, Ints]:
+def _parts_of(states: pa.Array, precision: int) -> tuple[Ints, Ints, Registers, Ints]:
     """Return all hashes and whose they are, and all registers and whose they are."""
     lists, blobs = states.field("hashes"), states.field("registers")
     owners = np.repeat(np.arange(len(states)), np.diff(np.asarray(lists.offsets)))

@@ -27,7 +27,7 @@ _MASK = np.int64(2**_BITS - 1)
 
 
 @dataclass(frozen=True)
-class Spans:
+class RowSpans:
     """Spans of places; none begins before the one before it does.
 
     Parameters
@@ -44,19 +44,19 @@ class Spans:
         """How many places each has."""
         return self.ends - self.starts
 
-    def among(self, chosen: Flags) -> Spans:
+    def among(self, chosen: Flags) -> RowSpans:
         """Return the spans in an array that has the chosen places alone.
 
         Examples
         --------
-        >>> Spans(np.array([0, 1]), np.array([2, 3])).among(np.array([True, False, True])).sizes.tolist()
+        >>> RowSpans(np.array([0, 1]), np.array([2, 3])).among(np.array([True, False, True])).sizes.tolist()
         [1, 1]
         """
         before = np.concatenate([[0], np.cumsum(chosen)])
-        return Spans(before[self.starts], before[self.ends])
+        return RowSpans(before[self.starts], before[self.ends])
 
 
-def over_spans(wanted: Aggregate, part: Partial, rows: pa.Table, spans: Spans) -> pa.Array:
+def over_spans(wanted: Aggregate, part: Partial, rows: pa.Table, spans: RowSpans) -> pa.Array:
     """Return an aggregate of each span.
 
     Parameters
@@ -67,7 +67,7 @@ def over_spans(wanted: Aggregate, part: Partial, rows: pa.Table, spans: Spans) -
         What reads it.
     rows : pa.Table
         The rows that spans are of.
-    spans : Spans
+    spans : RowSpans
         The spans.
     """
     counts = np.ones(rows.num_rows, np.bool_) if wanted.condition is None else flags(rows.column(wanted.condition))
@@ -80,50 +80,50 @@ def over_spans(wanted: Aggregate, part: Partial, rows: pa.Table, spans: Spans) -
     return part.read(_part_columns(wanted, columns, spans))
 
 
-def _part_columns(wanted: Aggregate, columns: dict[str, pa.Array], spans: Spans) -> Columns:
+def _part_columns(wanted: Aggregate, columns: dict[str, pa.Array], spans: RowSpans) -> Columns:
     """Return the columns of a part, as far as it is read: of values without nulls, but for what is only chosen."""
     count = pa.array(spans.sizes)
     if wanted.column is None or wanted.kind == "count":
         return [count]
     values = columns[wanted.column]
     if wanted.kind in ("first", "last"):
-        return [_taken(values, spans.starts if wanted.kind == "first" else spans.ends - 1, spans)]
+        return [_values_at(values, spans.starts if wanted.kind == "first" else spans.ends - 1, spans)]
     if wanted.order is not None:
-        return [_taken(values, _extremes(columns[wanted.order], wanted.kind == "max_by", spans), spans)]
+        return [_values_at(values, _extremes(columns[wanted.order], wanted.kind == "max_by", spans), spans)]
     if wanted.kind in ("min", "max"):
         if pa.types.is_floating(values.type):
             values = pa.array(np.asarray(values) + values.type.to_pandas_dtype()(0), values.type)  # -0.0 becomes 0.0
-        return [_taken(values, _extremes(values, wanted.kind == "max", spans), spans)]
+        return [_values_at(values, _extremes(values, wanted.kind == "max", spans), spans)]
     if wanted.kind == "variance":
         numbers = np.asarray(values.cast(pa.float64(), safe=False))
         both = np.stack(exact.squares(numbers), axis=1).ravel()
-        return [count, _added_floats(numbers, spans), _added_floats(both, Spans(2 * spans.starts, 2 * spans.ends))]
+        return [count, _added_floats(numbers, spans), _added_floats(both, RowSpans(2 * spans.starts, 2 * spans.ends))]
     if pa.types.is_floating(values.type):
         return [count, _added_floats(np.asarray(values.cast(pa.float64())), spans)]
     if pa.types.is_decimal(values.type):
         return [count, _added_decimals(values, spans)]
     whole = np.asarray(values.cast(pa.int64()))
-    limbs = _added(np.stack([whole & _MASK, whole >> _BITS], axis=1), spans)
+    limbs = _span_sums(np.stack([whole & _MASK, whole >> _BITS], axis=1), spans)
     return [count, pa.array(limbs[:, 1]), pa.array(limbs[:, 0])]
 
 
-def _taken(values: pa.Array, places: Ints, spans: Spans) -> pa.Array:
+def _values_at(values: pa.Array, places: Ints, spans: RowSpans) -> pa.Array:
     """Return the value at a place of each span; null where it is empty."""
     is_empty = spans.sizes == 0
     return values.take(pa.array(np.where(is_empty, 0, places), mask=is_empty))
 
 
-def _extremes(values: pa.Array, is_highest: bool, spans: Spans) -> Ints:
+def _extremes(values: pa.Array, is_highest: bool, spans: RowSpans) -> Ints:
     (codes,) = sort_keys(values, SortTerm("", not is_highest, True))
     return highest(codes, spans)
 
 
-def highest(codes: Ints, spans: Spans) -> Ints:
+def highest(codes: Ints, spans: RowSpans) -> Ints:
     """Return of each span the first place with its highest number; anything where it is empty.
 
     Examples
     --------
-    >>> highest(np.array([3, 9, 9, 1]), Spans(np.array([0, 0, 3]), np.array([1, 4, 4]))).tolist()
+    >>> highest(np.array([3, 9, 9, 1]), RowSpans(np.array([0, 0, 3]), np.array([1, 4, 4]))).tolist()
     [0, 1, 3]
     """
     found = np.zeros(len(spans.starts), np.int64)
@@ -145,7 +145,7 @@ def _better(codes: Ints, left: Ints, right: Ints) -> Ints:
 # --- sums -------------------------------------------------------------------------------------------------------------
 
 
-def _added(limbs: Ints, spans: Spans) -> Ints:
+def _span_sums(limbs: Ints, spans: RowSpans) -> Ints:
     """Return the sum of each span's limbs, in normal form.
 
     A running sum may wrap around; the difference of two is what it should be, for a span's own sum fits.
@@ -155,17 +155,17 @@ def _added(limbs: Ints, spans: Spans) -> Ints:
     return exact.normal(running[spans.ends] - running[spans.starts])
 
 
-def _added_floats(values: npt.NDArray[np.float64], spans: Spans) -> pa.Array:
+def _added_floats(values: npt.NDArray[np.float64], spans: RowSpans) -> pa.Array:
     """Return the exact sum of each span as :data:`exact.STATE`."""
     parts = [exact.to_state(exact.Sums(0, np.zeros((0, 1), np.int64), np.zeros(0, np.int8)))]
     for at in range(0, len(spans.starts), _AT_ONCE):
         starts, ends = spans.starts[at : at + _AT_ONCE], spans.ends[at : at + _AT_ONCE]
         first = int(starts[0])
-        parts.append(exact.to_state(_sums(values[first : int(ends[-1])], Spans(starts - first, ends - first))))
+        parts.append(exact.to_state(_sums(values[first : int(ends[-1])], RowSpans(starts - first, ends - first))))
     return pa.concat_arrays(parts)
 
 
-def _sums(values: npt.NDArray[np.float64], spans: Spans) -> exact.Sums:
+def _sums(values: npt.NDArray[np.float64], spans: RowSpans) -> exact.Sums:
     special = np.zeros(len(spans.starts), np.int8)
     if not len(values):
         return exact.Sums(0, np.zeros((len(special), 1), np.int64), special)
@@ -179,16 +179,16 @@ def _sums(values: npt.NDArray[np.float64], spans: Spans) -> exact.Sums:
     limbs, rows = np.zeros((len(values), width), np.int64), np.arange(len(values))
     for step, limb in enumerate((lower, middle, upper)):
         limbs[rows, places + step] = limb
-    return exact.Sums(low, _added(limbs, spans), special)
+    return exact.Sums(low, _span_sums(limbs, spans), special)
 
 
-def _added_decimals(values: pa.Array, spans: Spans) -> pa.Array:
+def _added_decimals(values: pa.Array, spans: RowSpans) -> pa.Array:
     """Return the exact sum of each span as a decimal of 256 bits."""
     wide = values.cast(pa.decimal128(38, values.type.scale))
     data = wide.buffers()[1]
     words = np.zeros((0, 2), np.int64) if data is None else np.frombuffer(data, np.int64).reshape(-1, 2)
     low, high = words[wide.offset : wide.offset + len(wide)].T
-    limbs = _added(np.stack([low & _MASK, (low >> _BITS) & _MASK, high & _MASK, high >> _BITS], axis=1), spans)
+    limbs = _span_sums(np.stack([low & _MASK, (low >> _BITS) & _MASK, high & _MASK, high >> _BITS], axis=1), spans)
     sign = limbs[:, 3] >> _BITS  # what is above 128 bits
     sums = [limbs[:, 0] | limbs[:, 1] << _BITS, limbs[:, 2] | limbs[:, 3] << _BITS, sign, sign >> np.int64(63)]
     whole = pa.py_buffer(np.ascontiguousarray(np.stack(sums, axis=1)))

@@ -114,8 +114,8 @@ class Over:
         ((name, schema),) = inputs.items()
         time = keyed.time_field(schema, present(self.timestamp, "it has no timestamp."))
         disorder = None if self.disorder is None else keyed.duration_ticks(self.disorder, time, "disorder")
-        order = tuple(term._replace(column=_ordered(schema, term)) for term in self.order)
-        aggregates = {output: _named(output, one, schema) for output, one in self.aggregates}
+        order = tuple(term._replace(column=_order_column(schema, term)) for term in self.order)
+        aggregates = {output: _with_names_of(output, one, schema) for output, one in self.aggregates}
         for output, one in aggregates.items():
             check_boolean(output, one, schema)
             part_of(output, one, values_type(output, one, schema))
@@ -125,7 +125,7 @@ class Over:
         )  # fmt: skip
 
 
-def _ordered(schema: pa.Schema, term: SortTerm) -> str:
+def _order_column(schema: pa.Schema, term: SortTerm) -> str:
     field = keyed.field_of(schema, term.column, "order=")
     if pa.types.is_nested(field.type):
         raise InvalidPipeline(
@@ -136,7 +136,7 @@ def _ordered(schema: pa.Schema, term: SortTerm) -> str:
     return str(field.name)
 
 
-def _named(output: str, one: Aggregate, schema: pa.Schema) -> Aggregate:
+def _with_names_of(output: str, one: Aggregate, schema: pa.Schema) -> Aggregate:
     """Return an aggregate whose columns are named as in a schema."""
     column, order = (None if name is None else keyed.field_of(schema, name, output).name for name in
                      (one.column, one.order))  # fmt: skip

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.errors import present
 from holdfast.operators.aggregate.aggregates import Aggregate
-from holdfast.operators.aggregate.last_rows import Spans, over_spans
+from holdfast.operators.aggregate.last_rows import RowSpans, over_spans
 from holdfast.operators.aggregate.parts import Partial, part_of, values_type
 from holdfast.operators.aggregate.ranking import Flags, SortTerm, sort_keys
 from holdfast.state import checks, declared_bounds, growth, joins, keyed, tables
@@ -90,8 +90,8 @@ class OverStep:
     def outputs(self) -> Mapping[str, pa.Schema]:
         """Rows in the order of time, with the aggregates; late ones."""
         results = [pa.field(name, part.result) for name, part in self._parts.items()]
-        late = keyed.late_schema(self.key, self.schema.field(self.time).type, {self.name: self._given})
-        return {"rows": pa.schema([*self._given, *results]), "late": late}
+        late = keyed.late_schema(self.key, self.schema.field(self.time).type, {self.name: self._row_schema})
+        return {"rows": pa.schema([*self._row_schema, *results]), "late": late}
 
     def time_of(self, name: str) -> str:
         """Return the timestamp column of an input."""
@@ -117,7 +117,7 @@ class OverStep:
         changes: dict[str, Change] = {} if limits.change is None else {"bounds": limits.change}
 
         waiting, before = self._waiting(state["waiting"], given.rows.filter(pa.array(~is_late)), at.epoch)
-        leaves = self._settled(waiting, limits)
+        leaves = self._may_leave(waiting, limits)
         rows = self._in_order(waiting.take(pa.array(np.flatnonzero(leaves))))
         stays, gone = ~leaves, leaves.copy()
         stays[:before], gone[before:] = False, False
@@ -153,7 +153,7 @@ class OverStep:
         arrived = np.lexsort((numbers(known.column(PLACE)), numbers(known.column(EPOCH))))
         return tables.united([known.take(pa.array(arrived)), fresh], schema), known.num_rows
 
-    def _settled(self, rows: pa.Table, limits: DeclaredLimits) -> Flags:
+    def _may_leave(self, rows: pa.Table, limits: DeclaredLimits) -> Flags:
         """Return which rows have all before them: rows of one time leave as they came, if nothing else orders them."""
         times = keyed.ticks(rows.column(self.time))
         keys = present(limits.keys, "bounds were looked up without keys.")
@@ -171,7 +171,7 @@ class OverStep:
         return rows.take(pa.array(np.lexsort((*reversed(terms), times))))
 
     def _late(self, rows: pa.Table, limits: Ints) -> pa.Table:
-        rows = rows.select([*self._given.names])
+        rows = rows.select([*self._row_schema.names])
         return keyed.late_rows(self.outputs["late"], self.name, rows, self.time, limits, _WHY_LATE)
 
     # --- rows that leave ----------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class OverStep:
         ends = np.cumsum(np.bincount(every, minlength=size))
         begins = np.concatenate([[0], ends[:-1]])
         places = np.flatnonzero(order >= count)
-        spans = Spans(np.maximum(places + 1 - self.rows, begins[of_places[places]]), places + 1)
+        spans = RowSpans(np.maximum(places + 1 - self.rows, begins[of_places[places]]), places + 1)
         beside = {name: _beside(known.column(f"{VALUE}{name}"), rows.column(name), order) for name in self._read}
         read = pa.table({**beside, PLACE: pa.array(order)})
         back = np.empty(len(places), np.int64)
@@ -202,7 +202,7 @@ class OverStep:
             over_spans(self.aggregates[name], part, read, spans).take(pa.array(back))
             for name, part in self._parts.items()
         ]
-        out = [*rows.select([*self._given.names]).columns, *results]
+        out = [*rows.select([*self._row_schema.names]).columns, *results]
 
         is_last = np.arange(len(order)) > ends[of_places] - self.rows
         bases = np.zeros(size, np.int64)
@@ -229,7 +229,7 @@ class OverStep:
         return sorted({name for one in self.aggregates.values() for name in one.reads})
 
     @property
-    def _given(self) -> pa.Schema:
+    def _row_schema(self) -> pa.Schema:
         """The columns of the rows without those of conditions."""
         conditions = {one.condition for one in self.aggregates.values()}
         return pa.schema([field for field in self.schema if field.name not in conditions])
