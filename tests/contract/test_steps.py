@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.approximate import approx_count_distinct
+from holdfast.operators.aggregate.over import over
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.aggregate.top import top
 from holdfast.operators.flow.spec import flow
@@ -118,6 +120,7 @@ OF_VALUES: dict[str, Any] = {
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
     "all": aggregates.collect("v"), "latest": aggregates.max_by("v", "t"), "earliest": aggregates.min_by("v", "t"),
+    "about": approx_count_distinct("v", relative_error=0.26),
 }  # fmt: skip
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),
@@ -149,6 +152,10 @@ def aggregations():
     ranks = step_of(top(source(), 3, **ranked))
     yield StepCase("aggregate top changes", ranks, events_for("rows"), depends_on_cut=True)
     yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
+    last: dict[str, Any] = {"n": aggregates.count(), "total": aggregates.sum("v"), "most": aggregates.max_by("t", "v")}
+    came, ordered = over(rows=3, by="k", **last), over(rows=3, by="k", order="v desc", disorder=4, **last)
+    yield StepCase("over", step_of(source() | ordered), events_for("rows", disorder=4))
+    yield StepCase("over as rows come", step_of(source() | came), events_for("rows"))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
 

@@ -532,6 +532,24 @@ def _accumulate(graph: Graph, flow: Flow) -> None:
     graph.flows.append(replace(flow, stream=stream, lines=lines, columns=(*flow.columns, seen, top)))
 
 
+def _over(graph: Graph, flow: Flow) -> None:
+    name, size = graph.name("over"), graph.chance.choice((1, 2, 5))
+    seen, top = graph.column("seen"), graph.column("top")
+    computed: dict[str, Any] = {seen: hf.count(), top: hf.max(flow.value)}
+    stream = flow.stream | hf.over(
+        rows=size, by="k", timestamp=flow.time, disorder=flow.promise or None, name=name, **computed
+    )
+    good, late = flow.judged()
+    lines: Lines = {}
+    for key, rows in good.items():
+        rows = sorted(rows, key=lambda row: row[flow.time])
+        last = [rows[max(0, place + 1 - size) : place + 1] for place in range(len(rows))]
+        lines[key] = [{**of[-1], seen: len(of), top: max(row[flow.value] for row in of)} for of in last]
+    graph.add_side(stream, "late", {"rows": (flow, late)})
+    columns = (*flow.columns, seen, top)
+    graph.flows.append(replace(flow, stream=stream, lines=lines, columns=columns, disorder=0))
+
+
 def _difference(time: str, value: str, tables: Any, rows: Any, at: Any) -> Any:
     """A step of the user's own: how much the value grew since the key's last row."""
     last = {} if tables is None else {row["k"]: row["v"] for row in tables["last"].to_pylist()}
@@ -720,6 +738,7 @@ MAKERS: Mapping[str, Maker] = {
     "join": Maker(_join, _is_small_and_timed, keeps_state=True, weight=2),
     "distinct": Maker(_distinct, _is_ordered, keeps_state=True),
     "accumulate": Maker(_accumulate, _is_ordered, keeps_state=True),
+    "over": Maker(_over, _is_ordered_and_timed, keeps_state=True),
     "stateful": Maker(_stateful, _is_ordered, keeps_state=True),
     "apply": Maker(_apply, _is_ordered, keeps_state=True),
     "alarm": Maker(_alarm, _is_ordered_and_timed, keeps_state=True),
