@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
 from holdfast.operators.join.side import Rise, Side
 from holdfast.state import keyed, tables
+from holdfast.state.rows import rows_at
 from holdfast.state.timeline import Ints
 
 
@@ -74,7 +75,7 @@ def unmatched(
     for name, side in ((LEFT, left), (RIGHT, right)):
         chosen = gone[name]
         why = pa.repeat(_reason(RIGHT if name == LEFT else LEFT), len(chosen))
-        parts.append(keyed.side_rows(schema, name, side.rows.take(pa.array(chosen)), step.times[name], why))
+        parts.append(keyed.side_rows(schema, name, rows_at(side.rows, chosen), step.times[name], why))
         orders.append((side.numbers[chosen], side.times[chosen], step.alone_at(side, name, chosen, rises)))
     order = np.lexsort([np.concatenate([one, other]) for one, other in zip(*orders, strict=True)])
     return tables.united(parts).take(pa.array(order))
@@ -95,7 +96,7 @@ def _first_of_each(left: Side, right: Side, pair: tuple[Ints, Ints]) -> Ints:
 
 def _plain(step: JoinRules, left: Side, chosen: Ints) -> pa.Table:
     schema = step.outputs["rows"]
-    return tables.fitted(left.rows.select(schema.names).take(pa.array(chosen)), schema)
+    return tables.fitted(rows_at(left.rows.select(schema.names), chosen), schema)
 
 
 def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
@@ -103,10 +104,9 @@ def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, t
     mine, other = step.inputs[LEFT], step.inputs[RIGHT]
     keys = step.key.names
     has_left = bool((ours >= 0).all())
-    at_left, at_right = _indices(ours), _indices(theirs)
-    left_rows = left.rows.select(mine.names).take(at_left)
+    left_rows = _rows(left.rows.select(mine.names), ours)
     right_rows = right.rows.select([name for name in other.names if has_left is False or name not in keys])
-    right_rows = right_rows.take(at_right)
+    right_rows = _rows(right_rows, theirs)
     columns = []
     for name in mine.names:
         column = left_rows.column(name)
@@ -118,5 +118,10 @@ def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, t
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _indices(rows: Ints) -> pa.Array:
-    return pa.array(rows, mask=rows < 0) if len(rows) and rows.min() < 0 else pa.array(rows)
+def _rows(table: pa.Table, rows: Ints) -> pa.Table:
+    """Return rows of a table by their numbers, and nulls for those below zero."""
+    if not len(rows) or rows.min() >= 0:
+        return rows_at(table, rows)
+    there = rows >= 0
+    found = rows_at(table, rows[there]).combine_chunks()
+    return found.take(pa.array(np.cumsum(there) - 1, mask=~there))
