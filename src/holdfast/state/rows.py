@@ -43,7 +43,13 @@ def _of_chunks(table: pa.Table, wanted: npt.NDArray[np.int64]) -> list[pa.Record
     begins = np.concatenate([[0], np.cumsum([batch.num_rows for batch in batches])])
     cuts = np.searchsorted(wanted, begins)
     return [
-        batch.take(pa.array(wanted[low:high] - begin))
+        _of_batch(batch, wanted[low:high] - begin)
         for batch, begin, low, high in zip(batches, begins[:-1], cuts[:-1], cuts[1:], strict=True)
         if high > low
     ]
+
+
+def _of_batch(batch: pa.RecordBatch, wanted: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    if len(wanted) == batch.num_rows and bool((np.diff(wanted) == 1).all()):
+        return batch  # all of it
+    return batch.take(pa.array(wanted))

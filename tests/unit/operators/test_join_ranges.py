@@ -188,8 +188,9 @@ def test_of_an_open_end_the_rows_for_which_it_is_one_are_kept_and_no_others() ->
 @pytest.mark.parametrize("closes", [None, 4])
 def test_a_row_whose_range_contains_nothing_leaves_alone_at_its_own_time(closes: int | None) -> None:
     row = {"k": "a", "t": 5, "v": 0, "opens": 5, "closes": closes}
-    rights = [[{"k": "a", "at": 5, "w": 0}, bound(5)], [bound(6)], [close()]]
-    found = drive(joined("left", within=("t", "closes")), {"l": [[row], [bound(7)], [close()]], "r": rights})
+    rights: list[list[Any]] = [[{"k": "a", "at": 5, "w": 0}, bound(5)], [bound(6)], [close()]]
+    lefts: list[list[Any]] = [[row], [bound(7)], [close()]]
+    found = drive(joined("left", within=("t", "closes")), {"l": lefts, "r": rights})
     assert [[row["w"] for row in epoch] for epoch in found] == [[], [None], []]
 
 

@@ -70,7 +70,7 @@ def _row(before: Node) -> str:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    return pa.types.is_primitive(kind) or pa.types.is_decimal(kind)
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _width(kind: pa.DataType) -> int:

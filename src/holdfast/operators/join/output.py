@@ -42,14 +42,14 @@ def rows(
         return _plain(step, left, _first_of_each(left, right, pair))
     if step.how == "anti":
         mine = gone[LEFT]
-        order = np.lexsort((left.numbers[mine], left.times[mine], step.alone_at(left, LEFT, mine, rises)))
+        order = np.lexsort((left.numbers_of(mine), left.times[mine], step.alone_at(left, LEFT, mine, rises)))
         return _plain(step, left, mine[order])
     ours, theirs = pair
     times = np.maximum(left.times[ours], right.times[theirs])
     only_left = gone[LEFT] if step.how in ("left", "full") else np.zeros(0, np.int64)
     only_right = gone[RIGHT] if step.how in ("right", "full") else np.zeros(0, np.int64)
     if not len(only_left) and not len(only_right) and step.how == "inner":
-        order = np.lexsort((right.numbers[theirs], left.numbers[ours], times))
+        order = np.lexsort((right.numbers_of(theirs), left.numbers_of(ours), times))
         return _pairs(step, left, right, ours[order], theirs[order], times[order])
     places = np.concatenate([
         step.released_at(left, right, pair, rises),
@@ -58,8 +58,8 @@ def rows(
     ])  # fmt: skip
     none_of_left, none_of_right = np.full(len(only_right), -1), np.full(len(only_left), -1)
     times = np.concatenate([times, left.times[only_left], right.times[only_right]])
-    numbers_left = np.concatenate([left.numbers[ours], left.numbers[only_left], none_of_left])
-    numbers_right = np.concatenate([right.numbers[theirs], none_of_right, right.numbers[only_right]])
+    numbers_left = np.concatenate([left.numbers_of(ours), left.numbers_of(only_left), none_of_left])
+    numbers_right = np.concatenate([right.numbers_of(theirs), none_of_right, right.numbers_of(only_right)])
     order = np.lexsort((numbers_right, numbers_left, times, places))
     ours = np.concatenate([ours, only_left, none_of_left])[order]
     theirs = np.concatenate([theirs, none_of_right, only_right])[order]
@@ -76,7 +76,7 @@ def unmatched(
         chosen = gone[name]
         why = pa.repeat(_reason(RIGHT if name == LEFT else LEFT), len(chosen))
         parts.append(keyed.side_rows(schema, name, rows_at(side.rows, chosen), step.times[name], why))
-        orders.append((side.numbers[chosen], side.times[chosen], step.alone_at(side, name, chosen, rises)))
+        orders.append((side.numbers_of(chosen), side.times[chosen], step.alone_at(side, name, chosen, rises)))
     order = np.lexsort([np.concatenate([one, other]) for one, other in zip(*orders, strict=True)])
     return tables.united(parts).take(pa.array(order))
 
@@ -89,7 +89,7 @@ def _first_of_each(left: Side, right: Side, pair: tuple[Ints, Ints]) -> Ints:
     """Return the left rows of pairs, each once, in the order in which they found their first partner."""
     ours, theirs = pair
     times = np.maximum(left.times[ours], right.times[theirs])
-    order = np.lexsort((left.numbers[ours], times))
+    order = np.lexsort((left.numbers_of(ours), times))
     _, first = np.unique(ours[order], return_index=True)
     return np.asarray(ours[order][np.sort(first)], np.int64)
 

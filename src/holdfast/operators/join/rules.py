@@ -109,7 +109,7 @@ class JoinRules:
     def alone_at(self, side: Side, name: str, rows: Ints, rises: Mapping[str, Rise]) -> Ints:
         """Return the place at which it was known that each row has no partner."""
         other = RIGHT if name == LEFT else LEFT
-        return np.maximum(side.places[rows], rises[other].passed(side.last[rows]))
+        return np.maximum(side.places_of(rows), rises[other].passed(side.last[rows]))
 
 
 def right_names(left: list[str], right: list[str], key: list[str], suffix: str, timestamp: str) -> dict[str, str]:

@@ -52,10 +52,10 @@ class Side:
         Its rows, with their numbers.
     keys : pa.Table
         Their key columns.
-    times, numbers : array of int64
+    times : array of int64
         Of each row.
     places : array of int64
-        Where each arrived in this epoch; BEFORE for those of the state.
+        Where each of the new rows arrived in this epoch.
     kept, waited : int
         How many rows were settled before, and how many waited.
     settled : array of bool
@@ -74,7 +74,6 @@ class Side:
     rows: pa.Table
     keys: pa.Table
     times: Ints
-    numbers: Ints
     places: Ints
     kept: int
     waited: int
@@ -125,7 +124,6 @@ class Side:
         numbers = np.arange(number, number + fresh.num_rows, dtype=np.int64)
         fresh = fresh.append_column(declared.kept.schema.field(SEQ), pa.array(numbers))
         rows = tables.united([kept, waiting, fresh], kept.schema)
-        old = kept.num_rows + waiting.num_rows
         times = keyed.ticks(rows.column(time))
         settled = times < settled_before
         settled[: kept.num_rows] = True
@@ -134,8 +132,7 @@ class Side:
             rows,
             rows.select([name for name in declared.kept.key if name != SEQ]),
             times,
-            keyed.ticks(rows.column(SEQ)),
-            np.concatenate([np.full(old, BEFORE, np.int64), places]),
+            places,
             kept.num_rows,
             waiting.num_rows,
             settled,
@@ -152,6 +149,17 @@ class Side:
     def old(self) -> Ints:
         """The rows that were settled before."""
         return np.arange(self.kept)
+
+    def numbers_of(self, rows: Ints) -> Ints:
+        """Return the numbers of some rows in the order of arrival."""
+        return keyed.ticks(rows_at(self.rows.select([SEQ]), rows).column(SEQ))
+
+    def places_of(self, rows: Ints) -> Ints:
+        """Return where some rows arrived in this epoch; BEFORE for those of the state."""
+        fresh = rows - (self.kept + self.waited)
+        found = np.full(len(rows), BEFORE, np.int64)
+        found[fresh >= 0] = self.places[fresh[fresh >= 0]]
+        return found
 
     @property
     def held(self) -> int:
@@ -179,28 +187,24 @@ class Side:
 
     def changes(self, name: str) -> dict[str, Change]:
         """Return what changes in the tables of the input of this name."""
-        at = np.arange(len(self.times))
-        was_kept, was_waiting = at < self.kept, (at >= self.kept) & (at < self.kept + self.waited)
-        is_fresh = at >= self.kept + self.waited
+        kept, old = self.kept, self.kept + self.waited
+        settled, stays = self.settled, self.stays
+        comes, goes = kept + np.flatnonzero(stays[kept:] & settled[kept:]), np.flatnonzero(~stays[:kept])
+        waits, has_waited = ~settled[old:] & stays[old:], settled[kept:old] | ~stays[kept:old]
         found = {
-            name: self._change(self.stays & self.settled & ~was_kept, ~self.stays & was_kept),
-            f"waiting_{name}": self._change(
-                self.stays & ~self.settled & is_fresh, was_waiting & (self.settled | ~self.stays)
-            ),
+            name: self._change(comes, goes),
+            f"waiting_{name}": self._change(old + np.flatnonzero(waits), kept + np.flatnonzero(has_waited)),
         }
         if (declared := self.declared.matched) is not None:
-            more, gone = (
-                np.flatnonzero(self.stays & self.settled & self.matched),
-                np.flatnonzero(was_kept & ~self.stays),
-            )
+            more = np.flatnonzero(self.matched)
+            more = more[stays[more] & settled[more]]
             keys = self.rows.select(list(declared.key))
-            more, gone = more[~self._had(more)], gone[self._had(gone)]
-            found[f"matched_{name}"] = Change(rows_at(keys, more), rows_at(keys, gone))
+            more, goes = more[~self._had(more)], goes[self._had(goes)]
+            found[f"matched_{name}"] = Change(rows_at(keys, more), rows_at(keys, goes))
         return {name: change for name, change in found.items() if change.upserts.num_rows or change.deletes.num_rows}
 
-    def _change(self, comes: Bools, goes: Bools) -> Change:
-        keys = self.rows.select(list(self.declared.kept.key))
-        return Change(rows_at(self.rows, np.flatnonzero(comes)), rows_at(keys, np.flatnonzero(goes)))
+    def _change(self, comes: Ints, goes: Ints) -> Change:
+        return Change(rows_at(self.rows, comes), rows_at(self.rows.select(list(self.declared.kept.key)), goes))
 
 
 BEFORE = -1

@@ -5,7 +5,7 @@ Pairs of rows of two tables: one key, and the time of right in the range of the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -115,9 +115,13 @@ class JoinStep(JoinRules):
     def _among(self, left: Side, ours: Ints, right: Side, theirs: Ints) -> tuple[Ints, Ints]:
         """Return the pairs of some rows of both inputs."""
         columns = self.within.columns
-        given = _take(left.rows.select(columns), ours) if columns else left.rows.slice(0, 0)
-        limits = self.within.limits(given, left.times[ours])
-        mine, other = pairs(_take(left.keys, ours), limits, _take(right.keys, theirs), right.times[theirs])
+
+        def limits(rows: Ints) -> tuple[Ints, Ints]:
+            chosen = ours[rows]
+            given = rows_at(left.rows.select(columns), chosen) if columns else left.rows.slice(0, 0)
+            return self.within.limits(given, left.times[chosen])
+
+        mine, other = pairs(_take(left.keys, ours), limits, _take(right.keys, theirs), _times(right, theirs))
         return ours[mine], theirs[other]
 
     def _alone(self, left: Side, right: Side, rises: Mapping[str, Rise]) -> dict[str, Ints]:
@@ -206,12 +210,19 @@ def _take(table: pa.Table, rows: Ints) -> pa.Table:
     return rows_at(table, rows)
 
 
+def _times(side: Side, rows: Ints) -> Ints:
+    """Return the times of ascending rows; not copied where they are all, or a stretch."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return side.times[int(rows[0]) : int(rows[0]) + len(rows)]
+    return side.times[rows]
+
+
 def _inputs_change(
     before: Mapping[str, tuple[int, int]], rises: Mapping[str, Rise], left: Side, right: Side
 ) -> Change | None:
     rows = []
     for name, side in ((LEFT, left), (RIGHT, right)):
-        number = before[name][1] + len(side.times) - side.kept - side.waited
+        number = before[name][1] + len(side.places)
         if (rises[name].after, number) != before[name]:
             rows.append({INPUT: name, BOUND: rises[name].after, SEQ: number})
     if not rows:
@@ -219,19 +230,20 @@ def _inputs_change(
     return Change(pa.Table.from_pylist(rows, schema=INPUTS), tables.empty(pa.schema([INPUTS.field(INPUT)])))
 
 
+Limits = Callable[[Ints], tuple[Ints, Ints]]
 _FEW = 8
 """With so many times fewer rows on one side, those of the other are first sought by their keys."""
 
 
-def pairs(left: pa.Table, limits: tuple[Ints, Ints], right: pa.Table, right_times: Ints) -> tuple[Ints, Ints]:
+def pairs(left: pa.Table, limits: Limits, right: pa.Table, right_times: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of two tables.
 
     Parameters
     ----------
     left, right : pa.Table
         Key columns alone, of the same names and types; a row with a null in one of them is in no pair.
-    limits : (array of int64, array of int64)
-        For each left row the first and the last time of a partner.
+    limits : callable
+        Returns for some left rows the first and the last time of a partner.
     right_times : array of int64
         The times of the right rows.
 
@@ -243,8 +255,8 @@ def pairs(left: pa.Table, limits: tuple[Ints, Ints], right: pa.Table, right_time
     Examples
     --------
     >>> orders, payments = pa.table({"k": ["a", "b", None]}), pa.table({"k": ["b", "a", "a", None]})
-    >>> limits = (np.array([10, 20, 30]), np.array([15, 25, 35]))
-    >>> found = pairs(orders, limits, payments, np.array([21, 14, 99, 30]))
+    >>> ordered = np.array([10, 20, 30])
+    >>> found = pairs(orders, lambda rows: (ordered[rows], ordered[rows] + 5), payments, np.array([21, 14, 99, 30]))
     >>> [rows.tolist() for rows in found]
     [[0, 1], [1, 0]]
     """
@@ -257,7 +269,7 @@ def pairs(left: pa.Table, limits: tuple[Ints, Ints], right: pa.Table, right_time
         ours = ours[joins.members(_rows(left, ours), _rows(right, theirs), left.column_names)]
     if not len(ours) or not len(theirs):
         return _none()
-    first, last = limits[0][ours], limits[1][ours]
+    first, last = limits(ours)
     left, right, there = _rows(left, ours), _rows(right, theirs), right_times[theirs]
     found = _once(left, first, last, right, there)
     if found is None:
@@ -271,11 +283,10 @@ def _none() -> tuple[Ints, Ints]:
 
 def _with_key(table: pa.Table) -> Ints:
     """Return the rows without a null."""
-    valid = np.ones(table.num_rows, bool)
-    for column in table.columns:
-        if column.null_count:
-            valid &= np.asarray(pc.is_valid(column))
-    return np.flatnonzero(valid)
+    with_nulls = [column for column in table.columns if column.null_count]
+    if not with_nulls:
+        return np.arange(table.num_rows)
+    return np.flatnonzero(np.logical_and.reduce([np.asarray(pc.is_valid(column)) for column in with_nulls]))
 
 
 def _rows(table: pa.Table, rows: Ints) -> pa.Table:
