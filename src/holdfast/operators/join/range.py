@@ -5,7 +5,6 @@ Its limits are distances from the row's own time, columns of the row, or none.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,21 +16,6 @@ from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, shifted
 
 NEWEST = CLOSED - 1
 """The last time that a row can have: the end of a stream is above it."""
-
-Limit = str | int | None
-"""A duration, ticks, a column of left, or no limit."""
-
-
-def limit_column(limit: Limit) -> str | None:
-    """Return the column that a limit names; None for a duration, ticks or no limit.
-
-    Examples
-    --------
-    >>> limit_column("expires"), limit_column("-1 h"), limit_column(None)
-    ('expires', None, None)
-    """
-    is_name = isinstance(limit, str) and re.match(r"\s*[-+.\d]", limit) is None
-    return limit if is_name and isinstance(limit, str) else None
 
 
 @dataclass(frozen=True)
@@ -78,30 +62,30 @@ class PairRange:
         >>> [each.tolist() for each in PairRange(0, None, end="ends").limits(rows, np.array([10, 20, 30]))][1]
         [30, 20, 30]
         """
-        first = _moved(times, self.low, UNBOUNDED)
-        last = _moved(times, self.high, NEWEST)
+        first = _at_distance(times, self.low, UNBOUNDED)
+        last = _at_distance(times, self.high, NEWEST)
         if not self.columns:
             return first, last
         nothing = np.zeros(len(times), bool)
         if self.begin is not None:
-            given, is_null = _given(rows, self.begin)
+            given, is_null = _limit_ticks(rows, self.begin)
             first, nothing = np.maximum(first, given), nothing | is_null
         if self.end is not None:
-            given, is_null = _given(rows, self.end)
+            given, is_null = _limit_ticks(rows, self.end)
             last, nothing = np.minimum(last, given), nothing | is_null
         nothing |= first > last
         return np.where(nothing, CLOSED, first), np.where(nothing, times, np.minimum(last, NEWEST))
 
     def last_of_left(self, times: Ints) -> Ints:
         """Return the last time of a left row that may have rows of right at these times as partners."""
-        return _moved(times, None if self.low is None else -self.low, NEWEST)
+        return _at_distance(times, None if self.low is None else -self.low, NEWEST)
 
 
-def _moved(times: Ints, by: int | None, otherwise: int) -> Ints:
+def _at_distance(times: Ints, by: int | None, otherwise: int) -> Ints:
     return np.broadcast_to(np.int64(otherwise), len(times)) if by is None else shifted(times, by)
 
 
-def _given(rows: pa.Table, name: str) -> tuple[Ints, Bools]:
+def _limit_ticks(rows: pa.Table, name: str) -> tuple[Ints, Bools]:
     column = rows.column(name)
     if not column.null_count:
         return keyed.ticks(column), np.zeros(len(column), bool)

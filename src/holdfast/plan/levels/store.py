@@ -311,10 +311,8 @@ def _in_fewer_chunks(table: pa.Table) -> pa.Table:
         if groups[-1] and (batch.num_rows > least or sum(each.num_rows for each in groups[-1]) > least):
             groups.append([])
         groups[-1].append(batch)
-    parts = [pa.Table.from_batches(group, table.schema) for group in groups]
-    return pa.concat_tables(
-        [part if len(group) == 1 else part.combine_chunks() for part, group in zip(parts, groups, strict=True)]
-    )
+    parts = [(group, pa.Table.from_batches(group, table.schema)) for group in groups]
+    return tables.united([part if len(group) == 1 else part.combine_chunks() for group, part in parts], table.schema)
 
 
 def _chunk_count(table: pa.Table) -> int:
