@@ -76,6 +76,23 @@ def with_flag(events, column):
     return more
 
 
+def with_end(events):
+    """Return the same events, whose column v is the end of a range that begins at the row's time."""
+
+    def more(rng, count, keys):
+        made = events(rng, count, keys)
+        return [
+            (name, row | {"v": row["t"] + row["v"] % 9 - 1} if isinstance(row, dict) else row) for name, row in made
+        ]
+
+    return more
+
+
+def of_many_keys(events):
+    """Return the same events, of at most some fifty rows a key: each meets all others of its key."""
+    return lambda rng, count, keys: events(rng, count, max(keys, count // 50))
+
+
 def running(key, rows, state):
     for row in rows:
         state.set(n=state.get("n", 0) + row["v"])
@@ -159,6 +176,7 @@ def aggregations():
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
 
+UNMATCHED = ["unmatched"]
 CASES = [
     StepCase("distinct", step_of(source() | distinct("k", 3, disorder=4)), events_for("rows", disorder=4)),
     StepCase(
@@ -173,6 +191,22 @@ CASES = [
             events_for("left", "right", disorder=2),
         )
         for how in HOWS
+    ),
+    *(
+        StepCase(
+            f"join without a limit, {how}",
+            step_of(join(source("a"), source("b"), on="k", how=how, disorder=2, forget_after=None)).giving(UNMATCHED),
+            of_many_keys(events_for("left", "right", disorder=2)),
+        )
+        for how in ("inner", "full")
+    ),
+    *(
+        StepCase(
+            f"join by the row's range, {how}",
+            step_of(join(source("a"), source("b"), on="k", how=how, disorder=2, within=("t", "v"))).giving(UNMATCHED),
+            with_end(events_for("left", "right", disorder=2)),
+        )
+        for how in ("full", "semi")
     ),
     StepCase(
         "lookup_as_of",
@@ -212,7 +246,7 @@ CASES = [
 
 ALIKE = {
     "aggregate sliding", "aggregate session", "aggregate count_window", "join left", "join right", "join semi",
-    "lookup_as_of", "apply with event timers",
+    "join without a limit, inner", "join by the row's range, semi", "lookup_as_of", "apply with event timers",
 }  # fmt: skip
 """Like another in most (tumbling windows, other joins, merge, all timers): at night."""
 EVERYDAY = [case for case in CASES if case.name not in ALIKE]

@@ -445,10 +445,13 @@ def _join(graph: Graph, left: Flow) -> None:
     """Of both flows the order within a key is known at most: no row is late here."""
     right, name = _other(graph, left, _is_timed), graph.name("join")
     how = graph.chance.choice(("inner", "inner", "left", "left", "right", "full", "semi", "anti"))
-    low, high = graph.chance.choice(((-4, 4), (0, 6), (-9, -1)))
+    limits = graph.chance.choice((
+        {"within": (-4, 4)}, {"within": (0, 6)}, {"within": (-9, -1)}, {"forget_after": None}, {"within": (None, 2)},
+        {"within": (left.time, left.value)}, {"within": (left.value, None), "forget_after": 7},
+    ))  # fmt: skip
     suffix, time = graph.column("_r"), graph.column("j")
     stream = hf.join(
-        left.stream, right.stream, on="k", within=(low, high), how=how,
+        left.stream, right.stream, on="k", **limits, how=how,
         disorder=FAR, suffix=suffix, timestamp=time, name=name,
     )  # fmt: skip
     beside = [column for column in right.columns if column != "k"]
@@ -461,7 +464,7 @@ def _join(graph: Graph, left: Flow) -> None:
         found: list[Row] = []
         met: set[int] = set()
         for one in ours:
-            near = [number for number, row in enumerate(theirs) if low <= row[right.time] - one[left.time] <= high]
+            near = [number for number, row in enumerate(theirs) if _is_near(one, left.time, row[right.time], limits)]
             met.update(near)
             if not near:
                 alone["left"].setdefault(key, []).append(one)
@@ -494,6 +497,17 @@ def _join(graph: Graph, left: Flow) -> None:
         graph.write(made)
     else:
         graph.flows.append(made)
+
+
+def _is_near(one: Row, time: str, at: int, limits: Mapping[str, Any]) -> bool:
+    """Return whether a time of right is in the range of a row of left."""
+    if (apart := limits.get("forget_after")) is not None and abs(at - one[time]) > apart:
+        return False
+    for limit, sign in zip(limits.get("within", (None, None)), (1, -1), strict=True):
+        end = one[limit] if isinstance(limit, str) else at if limit is None else one[time] + limit
+        if end is None or sign * (at - end) < 0:
+            return False
+    return True
 
 
 def _latest(rows: Sequence[Row], time: str, at: int) -> Row | None:

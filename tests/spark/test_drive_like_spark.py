@@ -176,6 +176,7 @@ def stateful_streams() -> dict[str, Stream]:
     again = hf.sync({"sets": both, "late": both.late}, by="k", timestamps="ascending", disorder=99, name="again")
     alone = latest.unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="alone")
     joined = hf.join(chosen, plain, on="k", within=(-3, 6), how="full", disorder=1, name="joined")
+    opened = hf.join(chosen, plain, on="k", within=("t", "v"), how="left", disorder=1, name="opened")
     table = hf.table(marked | hf.select("k", "t", w="v", name="changes"), key="k")
     looked = hf.lookup(once, table, on="k", name="looked")
     outputs = {"pairs": "both BIGINT, is_pair BOOLEAN", "large": "sum BIGINT"}
@@ -183,7 +184,7 @@ def stateful_streams() -> dict[str, Stream]:
     behind = flows["large"] | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="behind")
     return {
         "pairs": flows["pairs"], "large": flows["large"], "pairs_late": flows["pairs"].late, "behind": behind,
-        "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched,
+        "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched, "opened": opened,
         "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,

@@ -126,6 +126,21 @@ def test_first_rows_stay_with_another_number_and_order_and_get_columns() -> None
     assert "state table 'ranked' was" in "; ".join(state_move(old, new, means).reasons)
 
 
+def test_a_join_keeps_its_state_with_other_limits_none_and_those_of_its_rows() -> None:
+    def joined(**limits: Any) -> tuple[StateSchema, StateUpgrade]:
+        left, right = (hf.read.rows([], schema=SCHEMA, timestamp="t", name=name) for name in ("a", "b"))
+        node = hf.join(left, right, on="k", name="joined", **limits).node
+        step = node.spec.step(dict.fromkeys(("left", "right"), to_arrow(SCHEMA)))
+        arguments = canonical_json(dict(node.arguments()))
+        return StateSchema(node.kind, arguments, step.key, step.tables), StateUpgrade(Evolution(), step)
+
+    ways: list[dict[str, Any]] = [{"within": 5}, {"forget_after": None}, {"within": (0, None)}, {"within": ("t", "v")}]
+    for before in ways:
+        for after in ways:
+            (old, _), (new, means) = joined(**before), joined(**after)
+            assert state_move(old, new, means).is_plain
+
+
 def test_the_same_condition_keeps_its_state() -> None:
     (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
     assert state_move(old, new, means).is_plain
