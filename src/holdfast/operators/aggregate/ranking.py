@@ -124,6 +124,25 @@ class Ranking:
 
 
 @dataclass(frozen=True)
+class Left:
+    """The rows that had a rank, and have another one or none.
+
+    Parameters
+    ----------
+    owners : ndarray of int64
+        The window of each.
+    ranks : ndarray of int64
+        The rank that it had.
+    rows : sequence of pa.Array
+        Its columns.
+    """
+
+    owners: Ints
+    ranks: Ints
+    rows: Sequence[pa.Array]
+
+
+@dataclass(frozen=True)
 class Ranks:
     """The rows that have a rank, by window, then rank.
 
@@ -135,12 +154,15 @@ class Ranks:
         Its rank, and the one that it had; 0: none.
     rows : sequence of pa.Array
         Its columns.
+    left : Left
+        Those whose rank is another, as they were.
     """
 
     owners: Ints
     ranks: Ints
     before: Ints
     rows: Sequence[pa.Array]
+    left: Left
 
 
 @dataclass(frozen=True)
@@ -230,6 +252,9 @@ class RankedRows:
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
         moved = moved_rows(known, windows, starts)
         before = numbers(both.column(_RANK)).copy()
+        went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
+        old = [one(column).take(pa.array(went)) for column in both.columns[len(_PLACES) + 1 :]]
+        left = Left(windows[went], before[went], old)
         before[:count][moved] = 0
         is_kept = ranks <= self.n
         gone = ~is_kept[:count] | moved | closing[windows[:count]]
@@ -242,7 +267,7 @@ class RankedRows:
         put = [one(entries.column(name)).take(where) for name in _PLACES]
         put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
         change = change_of(known, gone, owners[stays], starts, keys, put, table)
-        return Ranks(owners, ranks, before, columns), change
+        return Ranks(owners, ranks, before, columns, left), change
 
     def _ranks(self, owners: Ints, terms: Sequence[npt.NDArray[Any]]) -> Ints:
         """Return the rank of each row, where rows are in their order."""
