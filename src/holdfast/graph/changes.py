@@ -9,13 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from holdfast.capabilities import offers, optional
 from holdfast.errors import InvalidPipeline
-
-if TYPE_CHECKING:
-    from holdfast.graph.shape import Shape
 
 AS_ROWS = (
     'to take the changes as rows like others, rename their column first: hf.select("* except ({0})", "{0} AS was_{0}")'
@@ -47,48 +43,6 @@ class Changes:
         return AS_ROWS.format(self.column)
 
 
-@optional()
-class TakesChanges(Protocol):
-    """What the declaration of an operator may say: what it makes of a stream of changes, or that it makes one."""
-
-    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
-        """Return the changes of its output; None: its rows only come.
-
-        Raises
-        ------
-        InvalidPipeline
-            If it cannot do over changes what it is to do.
-        """
-
-
-def changes_after(spec: Any, inputs: Sequence[Shape]) -> Changes | None:
-    """Return the changes of an operator's output.
-
-    Parameters
-    ----------
-    spec : OperatorSpec
-        The operator.
-    inputs : sequence of Shape
-        Its inputs.
-
-    Raises
-    ------
-    InvalidPipeline
-        If an input is a stream of changes, and the operator takes none.
-    """
-    if offers(spec, TakesChanges):
-        return spec.changes(inputs)
-    for shape in inputs:
-        if shape.changes is not None:
-            raise InvalidPipeline(
-                f"{spec.kind} takes no changes, and rows of its input may be withdrawn: {shape.changes.column!r} is "
-                "true for them.",
-                why="it would count a row that no longer holds as one more.",
-                do=f'use it before the rows change, or where they are final (emit="settled"); {shape.changes.as_rows}.',
-            )
-    return None
-
-
 def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
     """Check that a sink of a stream of changes is a table that withdraws rows.
 
@@ -108,7 +62,7 @@ def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None)
     """
     if changes is None or kind in _SHOWN:
         return
-    wanted = f'mode="upsert", key={_shown(changes.key)}, delete="{changes.column}"'
+    wanted = f'mode="upsert", key={_as_list(changes.key)}, delete="{changes.column}"'
     if arguments.get("mode") != "upsert" or arguments.get("delete") != changes.column:
         is_table = "delete" in arguments
         there = "is not told which rows no longer hold" if is_table else "adds rows only"
@@ -127,11 +81,11 @@ def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None)
             f"key={list(key)!r} does not identify the rows of its stream of changes.",
             why=f"{known}: two rows that hold could have one key here, and when one of them is withdrawn the other one "
             "would be lost.",
-            do=f"write key={_shown(changes.key)}."
+            do=f"write key={_as_list(changes.key)}."
             if changes.key is not None
             else "pass the key of the operator upstream on, under any name, in every select up to here.",
         )
 
 
-def _shown(key: Sequence[str] | None) -> str:
+def _as_list(key: Sequence[str] | None) -> str:
     return "[...]" if key is None else f"[{', '.join(repr(name) for name in key)}]".replace("'", '"')

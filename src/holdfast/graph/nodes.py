@@ -457,9 +457,8 @@ class SinkNode:
             self.spec.check_columns(stream.columns)
             check_row_order(self.spec, stream.node)
             stream.shape.check_sink(self.spec)
-            spec = self.spec
-            if offers(spec, Identifying):
-                spec = spec.identified(stream.columns, stream.shape.ids)
+            spec, shape = self.spec, stream.shape
+            spec = spec.identified(shape.columns, shape.ids) if offers(spec, Identifying) else spec
         return replace(self, spec=spec, stream=stream)
 
     def __repr__(self) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast.graph.changes import Changes, changes_after, check_sink
+from holdfast.capabilities import offers, optional
+from holdfast.errors import InvalidPipeline
+from holdfast.graph.changes import Changes, check_sink
 from holdfast.graph.row_ids import RowIds
 
 
@@ -36,6 +38,20 @@ class Shape:
         check_sink(spec.kind, spec.arguments(), self.changes)
 
 
+@optional()
+class TakesChanges(Protocol):
+    """What the declaration of an operator may say: what it makes of a stream of changes, or that it makes one."""
+
+    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
+        """Return the changes of its output; None: its rows only come.
+
+        Raises
+        ------
+        InvalidPipeline
+            If it cannot do over changes what it is to do.
+        """
+
+
 def shape_after(spec: Any, inputs: Sequence[Shape]) -> Shape:
     """Return the shape of an operator's output, with its changes.
 
@@ -49,7 +65,17 @@ def shape_after(spec: Any, inputs: Sequence[Shape]) -> Shape:
     Raises
     ------
     InvalidPipeline
-        If it cannot work on such inputs.
+        If it cannot work on such inputs; if one of them is a stream of changes, and the operator takes none.
     """
     shape: Shape = spec.shape(inputs)
-    return replace(shape, changes=changes_after(spec, inputs))
+    if offers(spec, TakesChanges):
+        return replace(shape, changes=spec.changes(inputs))
+    for changes in (each.changes for each in inputs):
+        if changes is not None:
+            raise InvalidPipeline(
+                f"{spec.kind} takes no changes, and rows of its input may be withdrawn: {changes.column!r} is true for "
+                "them.",
+                why="it would count a row that no longer holds as one more.",
+                do=f'use it before the rows change, or where they are final (emit="settled"); {changes.as_rows}.',
+            )
+    return replace(shape, changes=None)

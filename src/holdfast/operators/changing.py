@@ -16,7 +16,7 @@ from holdfast.expressions.text import Item
 from holdfast.graph.changes import Changes
 
 
-def chosen(condition: Any, changes: Changes | None, argument: str) -> Changes | None:
+def changes_where(condition: Any, changes: Changes | None, argument: str) -> Changes | None:
     """Return the changes of the rows for which a condition is true.
 
     Parameters
@@ -45,7 +45,7 @@ def chosen(condition: Any, changes: Changes | None, argument: str) -> Changes | 
     return changes
 
 
-def selected(items: Sequence[Item], texts: Sequence[str], changes: Changes | None) -> Changes | None:
+def changes_of_items(items: Sequence[Item], texts: Sequence[str], changes: Changes | None) -> Changes | None:
     """Return the changes of what select items make of rows; none where their column has another name.
 
     Parameters

@@ -43,7 +43,7 @@ class Filter:
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the input's changes: a row that was let through is withdrawn, and no other."""
-        return changing.chosen(self.condition, inputs[0].changes, "condition")
+        return changing.changes_where(self.condition, inputs[0].changes, "condition")
 
 
 def filter(condition: str | Callable[[DataFrame], Column], *, name: str | None = None) -> Operator:

@@ -37,7 +37,7 @@ class Select:
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the input's changes; none where an item gives their column another name."""
-        return changing.selected(self.items_read(), self.items, inputs[0].changes)
+        return changing.changes_of_items(self.items_read(), self.items, inputs[0].changes)
 
     def items_read(self) -> list[Item]:
         """Return what each item reads and gives."""

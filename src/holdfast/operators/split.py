@@ -47,7 +47,7 @@ class SplitBranch:
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the input's changes."""
-        return changing.chosen(self.condition, inputs[0].changes, "predicate")
+        return changing.changes_where(self.condition, inputs[0].changes, "predicate")
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.changes import Changes
+from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.open import END
+from holdfast.operators.aggregate.window import Window
+from holdfast.state import tables
 from holdfast.state.keys import Ints, one
-
-if TYPE_CHECKING:
-    from holdfast.operators.aggregate.spec import Aggregation
 
 TAKEN = ("count", "sum", "mean", "min", "max", "distinct_count")
 """The aggregates over rows that may be withdrawn."""
@@ -25,59 +25,80 @@ COUNTED = ("min", "max", "distinct_count")
 """Those of them for which the state counts each value."""
 
 
-def check_delete(spec: Aggregation) -> None:
-    """Check that an aggregation can say which of its rows no longer hold, if it is to.
+def check_delete(delete: str, taken: Iterable[str], *, emit: str, forgets: bool) -> None:
+    """Check that an aggregation can say which of its rows no longer hold.
+
+    Parameters
+    ----------
+    delete : str
+        The column that is to say it.
+    taken : iterable of str
+        The other columns of the output.
+    emit : str
+        When it emits.
+    forgets : bool
+        Whether it forgets keys.
 
     Raises
     ------
     InvalidPipeline
-        If it emits each window once, or forgets keys.
+        If it emits each window once, or forgets keys; or the column is none.
     """
-    if spec.delete is None:
-        return
-    if not isinstance(spec.delete, str) or not spec.delete:
+    if not isinstance(delete, str) or not delete:
         raise InvalidPipeline(
-            f"delete={spec.delete!r} is not a column.",
+            f"delete={delete!r} is not a column.",
             why="it is the name of the Boolean column that is true for rows that no longer hold.",
             do='write delete="is_deleted", or leave it out.',
         )
-    ranked = () if spec.ranking is None else (spec.ranking.rank, *spec.ranking.columns)
-    if spec.delete.lower() in {name.lower() for name in (*spec.by, START, END, *ranked)}:
+    if delete.lower() in {name.lower() for name in (*taken, START, END)}:
         raise InvalidPipeline(
-            f"two columns of the output would be called {spec.delete!r}.",
-            why="key columns, window_start, window_end and the column of delete= are columns of one output.",
+            f"two columns of the output would be called {delete!r}.",
+            why="key columns, window_start, window_end, aggregates, rank and the column of delete= are columns of one "
+            "output.",
             do='give it a name of its own: delete="is_deleted".',
         )
-    if spec.emit != "changes":
+    if emit != "changes":
         raise InvalidPipeline(
-            f"delete={spec.delete!r} has no meaning with emit={spec.emit!r}.",
+            f"delete={delete!r} has no meaning with emit={emit!r}.",
             why="a window that is emitted once, when it is final, is never withdrawn.",
             do='write emit="changes", or leave delete= out.',
         )
-    if spec.forget_us:
+    if forgets:
         raise InvalidPipeline(
-            f"delete={spec.delete!r} and forget_after= contradict each other.",
+            f"delete={delete!r} and forget_after= contradict each other.",
             why="a key that is forgotten begins again as a new one: its row before could not be withdrawn.",
             do="leave forget_after= out; or leave delete= out, where a sink upserts and nothing else needs it.",
         )
 
 
-def check_over(spec: Aggregation, changes: Changes) -> None:
+def check_over(
+    changes: Changes, by: Iterable[str], aggregates: Iterable[tuple[str, Aggregate]], window: Window, *, forgets: bool,
+    tells: bool,
+) -> None:  # fmt: skip
     """Check that an aggregation can be computed of rows that may be withdrawn.
+
+    Parameters
+    ----------
+    changes : Changes
+        Of its input.
+    by : iterable of str
+        Its key columns.
+    aggregates : iterable of (str, Aggregate)
+        Its aggregates.
+    window : Window
+        Its window.
+    forgets : bool
+        Whether it forgets keys.
+    tells : bool
+        Whether it emits a row once, or says which rows no longer hold.
 
     Raises
     ------
     InvalidPipeline
-        If one of its aggregates, its window or another argument needs rows that only come.
+        If one of these needs rows that only come.
     """
     column = changes.column
-    if spec.ranking is not None:
-        raise InvalidPipeline(
-            "top takes no changes, and rows of its input may be withdrawn.",
-            why="its state has the first rows alone: which one follows when one of them is withdrawn is not known.",
-            do=f'rank rows that are final (emit="settled" upstream); or {changes.as_rows}.',
-        )
-    for name, of in spec.aggregates:
+    for name, of in aggregates:
         if of.kind not in TAKEN:
             raise InvalidPipeline(
                 f"{name}=hf.{of.kind} cannot be computed of rows that may be withdrawn.",
@@ -90,21 +111,21 @@ def check_over(spec: Aggregation, changes: Changes) -> None:
                 why="it says which rows no longer hold, and is no value of theirs.",
                 do=f"leave it out: a row that is withdrawn is subtracted by itself; or {changes.as_rows}.",
             )
-    if column.lower() in {name.lower() for name in spec.by}:
+    if column.lower() in {name.lower() for name in by}:
         raise InvalidPipeline(
             f"by= names {column!r}.",
             why="it says which rows no longer hold: a row and the one that withdraws it would have two keys.",
             do=f"leave it out of by=; or {changes.as_rows}.",
         )
-    if spec.window.kind != "total" or spec.forget_us:
-        wrong = "forget_after=" if spec.window.kind == "total" else f"hf.{spec.window.kind}"
+    if window.kind != "total" or forgets:
+        wrong = "forget_after=" if window.kind == "total" else f"hf.{window.kind}"
         raise InvalidPipeline(
             f"{wrong} does not go with rows that may be withdrawn.",
             why="a row may be withdrawn at any time, also when its window would be final or its key forgotten.",
-            do='write hf.reduce(by=..., delete="is_deleted", ...); the start of a window is a column like others: '
-            'hf.reduce(by=["shop", "window_start"], ...).',
+            do='leave it out; the start of a window is a column like others: hf.reduce(by=["shop", "window_start"], '
+            'delete="is_deleted", ...).',
         )
-    if spec.emit == "changes" and spec.delete is None:
+    if not tells:
         raise InvalidPipeline(
             "it does not say which of its rows no longer hold.",
             why="rows of its input may be withdrawn: when the last one of a key is, the key's row no longer holds.",
@@ -138,7 +159,7 @@ def with_withdrawals(
     rows = np.flatnonzero(~stays)
     is_withdrawn = rows < before.num_rows
     order = np.lexsort((~is_withdrawn, ranks[rows], starts[rows]))
-    both = pa.concat_tables([before, after]).take(pa.array(rows[order]))
+    both = tables.united([before, after]).take(pa.array(rows[order]))
     schema = both.schema.append(pa.field(delete, pa.bool_()))
     return pa.Table.from_arrays([*both.columns, pa.array(is_withdrawn[order])], schema=schema)
 

@@ -286,10 +286,11 @@ class WindowsTable:
         known, of_known = self._loaded_values(values, windows, keys)
         which, cells = windows.cells_of(windows.groups)
         fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
+        withdrawn = None if self.withdrawn is None else flags(rows.rows.column(self.withdrawn))[which]
         owners = np.concatenate([of_known, windows.of_fresh[cells]])
         key_columns = keys.arrays(windows.spans.codes)
-        table = self.declared[RANKED]
-        return ranked.rank_rows(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+        table, starts = self.declared[RANKED], windows.spans.starts
+        return ranked.rank_rows(known, fresh, owners, starts, windows.is_closing, key_columns, table, withdrawn)
 
     def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
         """Return the rows of a table of values that belong to the windows, and the window of each."""

@@ -145,7 +145,10 @@ class Aggregation:
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the changes of its rows, where it tells them; after checking that it can be computed of changes."""
         if inputs[0].changes is not None:
-            check_over(self, inputs[0].changes)
+            tells = self.emit == "settled" or self.delete is not None
+            check_over(
+                inputs[0].changes, self.by, self.aggregates, self.window, forgets=self.forget_us > 0, tells=tells
+            )
         if self.delete is None:
             return None
         windows = () if self.window.kind == "total" else (START,)
@@ -190,7 +193,8 @@ class AggregationAnywhere:
             )  # fmt: skip
             stream = with_conditions(stream, dict(spec.aggregates), self.origin)
         changes = stream.shape.changes
-        spec = replace(spec, timestamp=column, over=None if changes is None else changes.column)
+        ranking = None if spec.ranking is None else replace(spec.ranking, keeps_all=changes is not None)
+        spec = replace(spec, timestamp=column, over=None if changes is None else changes.column, ranking=ranking)
         return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
 
@@ -370,7 +374,9 @@ def declare(
             _us(idle_after, "idle_after"), _us(forget_after, "forget_after"), checked_limit(max_waiting_rows),
             ranking, delete,
         )  # fmt: skip
-        check_delete(spec)
+        if delete is not None:
+            ranked = () if ranking is None else (ranking.rank, *ranking.columns)
+            check_delete(delete, (*keys, *ranked), emit=emit, forgets=spec.forget_us > 0)
         past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
         return AggregationAnywhere(spec, name, built_at, past)
 

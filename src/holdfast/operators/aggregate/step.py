@@ -301,7 +301,8 @@ class AggregateStep:
     def _ranks_to_emit(self, ranks: Ranks, windows: Windows, keys: Keys) -> pa.Table:
         """Return all ranks of the windows that are final, or the ranks that changed, by start, key, then rank."""
         spans, owners = windows.spans, ranks.owners
-        emitted = np.flatnonzero(ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners])
+        is_emitted = ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners]
+        emitted = np.flatnonzero(is_emitted & (ranks.ranks > 0))
         where = pa.array(emitted)
         owners, places, rows = owners[emitted], ranks.ranks[emitted], [column.take(where) for column in ranks.rows]
         is_withdrawn = np.zeros(len(owners), np.bool_)
@@ -386,7 +387,7 @@ class AggregateStep:
                 parts[name] = over_changes(part, kind).under(of.condition)
         return WindowsTable(
             self.key, self.cut, {ROWS: [], **columns}, {ROWS: None, **conditions}, parts, (),
-            counted_values(counted, withdrawn), withdrawn=withdrawn,
+            counted_values(counted, withdrawn), self.ranked, withdrawn,
         )  # fmt: skip
 
     @property

@@ -88,7 +88,8 @@ def top(
 
     Notes
     -----
-    State is up to ``n`` rows for each key and open window.  Rows only come: one that was pushed out never returns.
+    State is up to ``n`` rows for each key and open window: where rows only come, one that was pushed out never returns.
+    Of a stream of changes it is all rows that hold.
 
     Examples
     --------
@@ -129,7 +130,8 @@ def _ranking(stream: Stream, n: int, keys: Sequence[str], order: Any, rank: Any,
         )
     require_columns(keys, stream.columns, "by=")
     terms = sort_terms(order)
-    taken = {key.lower() for key in keys}
+    changes = stream.shape.changes
+    taken = {key.lower() for key in (*keys, *([] if changes is None else [changes.column]))}
     others = tuple(column for column in stream.columns if column.lower() not in taken)
     require_columns([term.column for term in terms], others, f"order={order!r}")
     if not isinstance(rank, str) or not rank:

@@ -53,22 +53,22 @@ def over_changes(part: Partial, kind: pa.DataType | None) -> Partial:
 
 def _difference(part: Partial, values: pa.Array | None, group: RowGroups) -> Columns:
     """Return the part of the rows that come, less that of the rows that are withdrawn."""
-    withdrawn = _withdrawn(group)
+    withdrawn = _flags(group)
     if not withdrawn.any():
         return part.made(values, group)
-    halves = [_made(part, values, group, np.flatnonzero(which)) for which in (~withdrawn, withdrawn)]
+    halves = [_part_of_rows(part, values, group, np.flatnonzero(which)) for which in (~withdrawn, withdrawn)]
     both = [pa.concat_arrays([came, _negative(went)]) for came, went in zip(*halves, strict=True)]
     every = np.arange(group.size)
     owners = np.concatenate([every, every])
     return part.merged(both, RowGroups(owners, group.size, np.zeros(len(owners), np.int64)))
 
 
-def _made(part: Partial, values: pa.Array | None, group: RowGroups, which: Ints) -> Columns:
+def _part_of_rows(part: Partial, values: pa.Array | None, group: RowGroups, which: Ints) -> Columns:
     taken = None if values is None else values.take(pa.array(which))
     return part.made(taken, RowGroups(group.groups[which], group.size, group.ticks[which]))
 
 
-def _withdrawn(group: RowGroups) -> npt.NDArray[np.bool_]:
+def _flags(group: RowGroups) -> npt.NDArray[np.bool_]:
     return np.zeros(len(group.groups), np.bool_) if group.withdrawn is None else group.withdrawn
 
 
@@ -84,12 +84,12 @@ def _with_odd_numbers(part: Partial) -> Partial:
     """Return a part of sums of floating point, in which NaN and the infinities are counted beside the sum."""
     width = len(part.fields)
 
-    def made(values: pa.Array | None, group: RowGroups) -> Columns:
+    def of_rows(values: pa.Array | None, group: RowGroups) -> Columns:
         assert values is not None
         numbers = np.asarray(values.fill_null(0.0))
         which = (np.isnan(numbers), numbers == np.inf, numbers == -np.inf)
         is_odd = which[0] | which[1] | which[2]
-        weights = np.where(_withdrawn(group), -1, 1)
+        weights = np.where(_flags(group), -1, 1)
         counted = []
         for one in which:
             counts = np.zeros(group.size, np.int64)
@@ -98,7 +98,7 @@ def _with_odd_numbers(part: Partial) -> Partial:
         finite = pc.if_else(pa.array(is_odd), pa.scalar(0.0, values.type), values) if is_odd.any() else values
         return [*_difference(part, finite, group), *counted]
 
-    def merged(columns: Columns, group: RowGroups) -> Columns:
+    def of_parts(columns: Columns, group: RowGroups) -> Columns:
         counted = []
         for column in columns[width:]:
             counts = np.zeros(group.size, np.int64)
@@ -115,7 +115,7 @@ def _with_odd_numbers(part: Partial) -> Partial:
         return part.read([columns[0], pa.StructArray.from_arrays(marked, fields=list(exact.STATE))])
 
     fields = [*part.fields, *((name, pa.int64()) for name in _ODD)]
-    return Partial(fields, part.result, made, merged, read)
+    return Partial(fields, part.result, of_rows, of_parts, read)
 
 
 def _whole_lists(lists: pa.Array) -> pa.Array:
