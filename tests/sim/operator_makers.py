@@ -362,6 +362,26 @@ def _aggregate(graph: Graph, flow: Flow) -> None:
     graph.flows.append(Flow(stream, _by_key(rows), columns, time="window_start", value="total", is_strict=True))
 
 
+def _over_changes(graph: Graph, flow: Flow) -> None:
+    """An aggregate over one that changes: of each value the last time, and of these times the last."""
+    last = flow.stream | hf.reduce(
+        by=["k", flow.value], times=hf.max(flow.time), n=hf.count(), delete="gone", name=graph.name("changes")
+    )
+    few = last | hf.filter("n < 3", name=graph.name("few"))
+    t, v = graph.column("t"), graph.column("v")
+    computed: dict[str, Any] = {t: hf.max("times"), v: hf.sum(flow.value), "values": hf.count()}
+    stream = few | hf.aggregate(by="k", window=hf.total(), **computed, name=graph.name("over"))
+    lines: Lines = {}
+    for key, rows in flow.lines.items():
+        found: dict[Any, list[Any]] = {}
+        for row in rows:
+            found.setdefault(row[flow.value], []).append(row[flow.time])
+        held = {value: max(times) for value, times in found.items() if len(times) < 3}
+        if held:
+            lines[key] = [{"k": key, t: max(held.values()), v: sum(held), "values": len(held)}]
+    graph.flows.append(Flow(stream, lines, ("k", t, v, "values"), time=t, value=v, is_strict=True))
+
+
 def _frame(flow: Flow, lines: Lines) -> pl.DataFrame:
     rows = [{"k": key, "t": row[flow.time], "v": row[flow.value]} for key, of in lines.items() for row in of]
     return pl.DataFrame(rows, schema={"k": pl.String, "t": pl.Int64, "v": pl.Int64})
@@ -747,6 +767,7 @@ MAKERS: Mapping[str, Maker] = {
     "answered": Maker(_answered_alone),
     "unanswered": Maker(_unanswered),
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
+    "over_changes": Maker(_over_changes, keeps_state=True),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),
     "join": Maker(_join, _is_small_and_timed, keeps_state=True, weight=2),

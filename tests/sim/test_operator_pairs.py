@@ -155,6 +155,8 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "unanswered": lambda bad, rows: (bad | _called(_refuse, on_fail="reject")).rejects,
     "aggregate": lambda bad, rows: bad | hf.aggregate(by="raw", window=hf.total(), emit="changes", n=hf.count(),
                                                       name="op"),
+    "over_changes": lambda bad, rows: bad | hf.reduce(by="raw", n=hf.count(), delete="gone")
+                                          | hf.aggregate(by="raw", window=hf.total(), n=hf.count(), name="op"),
     "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),
     "over": lambda bad, rows: bad | hf.over(rows=2, by="raw", n=hf.count(), name="op"),
     "stateful": lambda bad, rows: bad | hf.stateful(_step, "raw", schema="raw STRING", state={"seen": "raw STRING"},

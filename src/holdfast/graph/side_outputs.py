@@ -56,6 +56,9 @@ class SideOutput:
         columns = self.rows.columns
         return inputs[0] if columns is None else replace(inputs[0], columns=columns, timestamp=self.rows.timestamp)
 
+    def changes(self, inputs: Sequence[Shape]) -> None:
+        """Return none: a row leaves here once, whatever the operator's rows do."""
+
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound of the operator holds for these rows."""
         if self.rows.keeps_bounds:

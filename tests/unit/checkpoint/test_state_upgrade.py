@@ -141,6 +141,40 @@ def test_a_join_keeps_its_state_with_other_limits_none_and_those_of_its_rows() -
             assert state_move(old, new, means).is_plain
 
 
+def over_changes(**aggregates: Any) -> tuple[StateSchema, StateUpgrade]:
+    changing = rows() | hf.reduce(by="k", v=hf.max("v"), x=hf.last("x"), delete="gone", name="changing")
+    node = (changing | hf.reduce(by="k", **aggregates, delete="gone", name="over")).node
+    step = node.spec.step({"rows": to_arrow("k STRING, v BIGINT, x DOUBLE, gone BOOLEAN")})
+    return StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables), StateUpgrade(
+        Evolution(), step
+    )
+
+
+def test_over_changes_no_aggregate_begins_as_over_no_rows() -> None:
+    """It would subtract what it has never added (design/0059)."""
+    (old, _) = over_changes(n=hf.count(), most=hf.max("v"))
+    (new, means) = over_changes(n=hf.count(), most=hf.max("v"), least=hf.min("v"), different=hf.distinct_count("v"))
+    assert state_move(old, new, means).is_plain  # they share what is counted
+    for further in ({"total": hf.sum("v")}, {"highest": hf.max("x")}):
+        (new, means) = over_changes(n=hf.count(), most=hf.max("v"), **further)
+        table = "windows" if "total" in further else "x__counted"
+        assert f"state table {table!r} was" in "; ".join(state_move(old, new, means).reasons)
+    (new, means) = over_changes(n=hf.count())
+    assert "state table 'v__counted' was" in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_rows_that_come_and_rows_that_may_be_withdrawn_are_other_state() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), over_changes(**COUNT)
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+    (old, _), (new, means) = over_changes(**COUNT), of(total(**COUNT))
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_whether_changes_are_told_is_no_matter_of_state() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), of(total(**COUNT, delete="gone"))
+    assert state_move(old, new, means).is_plain
+
+
 def test_the_same_condition_keeps_its_state() -> None:
     (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
     assert state_move(old, new, means).is_plain

@@ -68,7 +68,8 @@ def counting_rows(rows: pa.Table, condition: str | None, groups: RowGroups) -> C
     if condition is None:
         return CountingRows(rows, None, groups)
     which = np.flatnonzero(flags(rows.column(condition)))
-    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which]))
+    withdrawn = None if groups.withdrawn is None else groups.withdrawn[which]
+    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which], withdrawn))
 
 
 def flags(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
