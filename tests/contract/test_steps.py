@@ -173,13 +173,13 @@ def aggregations():
     told = replace(changes.spec, delete="is_deleted", aggregates=tuple(OF_VALUES.items()))
     yield StepCase("aggregate withdrawals", step_of(source() | replace(changes, spec=told)), events_for("rows"),
                    depends_on_cut=True)  # fmt: skip
-    over = (source() | aggregate(by="k", window=window.total(), **OF_CHANGES)).node.spec
-    step = replace(over, over="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
+    taking = (source() | aggregate(by="k", window=window.total(), **OF_CHANGES)).node.spec
+    step = replace(taking, over="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
     yield StepCase("aggregate over changes", step, with_withdrawals(events_for("rows"), "gone"))
     step = replace(step, on_change=True, delete="gone")
     yield StepCase("aggregate over changes, as changes", step, with_withdrawals(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip
-    ranking = top(source(), 3, by="k", order="v desc, t").node.spec
+    ranking: Any = top(source(), 3, by="k", order="v desc, t").node.spec
     ranking = replace(ranking, over="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
     step = ranking.step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
     yield StepCase("aggregate top over changes", step, with_withdrawals(events_for("rows"), "gone"),

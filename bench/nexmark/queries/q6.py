@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import holdfast as hf
-from bench.nexmark.queries.q9 import OPEN_MAX
 from bench.nexmark.tables import Tables
 
 KEY: tuple[str, ...] = ("seller",)
+OPEN_MAX = "1 min"
+"""No auction is open for longer; at 10,000 events a second it is a third of a second."""
 
 
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
-    within = ("0 s", OPEN_MAX)
+    within = ("dateTime", "expires")
     bids = hf.join(tables.auction, tables.bid, on={"id": "auction"}, within=within, suffix="_bid", name="bids")
-    valid = bids | hf.filter("dateTime_bid <= expires", name="valid")
-    closed = valid | hf.aggregate(
+    closed = bids | hf.aggregate(
         by=("id", "seller"),
         window=hf.session(OPEN_MAX),  # no two bids of an auction are further apart: it has one session
         best=hf.max("price"),
