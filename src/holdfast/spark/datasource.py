@@ -16,7 +16,6 @@ only; our reader declares itself to be its wrapper (:func:`holdfast.spark.privat
 
 from __future__ import annotations
 
-import base64
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,18 +38,18 @@ from holdfast.connectors.reading.wrapped import innermost
 from holdfast.errors import Corrupt, crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
-from holdfast.ports import Backlogged, Bounded, Exhaustible, Source, SourceSpec, Span
+from holdfast.ports import Backlogged, Bounded, Exhaustible, Source, Span
 from holdfast.positions import SourcePositions, lag_between
 from holdfast.quarantine.mask import lettered, mask_file, read_mask, readable
 from holdfast.spark import private
 from holdfast.spark.controls import ControlSpec, end_of_range, mark_end
+from holdfast.spark.reading import Reading
+from holdfast.spark.spark_versions import running
 from holdfast.spark.wishes import taps_here
 from holdfast.steer.holding import SourceHolding
 
-if TYPE_CHECKING:  # every source's planning process starts with these imports
+if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
-
-    from holdfast.plan.levels.packing import Packing
 
 _Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
 _AvailableNow: Any = private.available_now() or object
@@ -60,94 +59,6 @@ FORMAT = "holdfast"
 
 HELD_TICK_US = 1_000_000
 """How often an epoch is planned for a source that is held, where the run waits for more rows."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What a source needs in every process that plans or reads it.  Picklable; travels as an option.
-
-    Parameters
-    ----------
-    spec : SourceSpec
-        The declaration.
-    name, workspace : str
-        The node's name and its directory below the checkpoint.
-    parallelism : int
-        Tasks that can run at a time.
-    prefetch_bytes : int
-        Largest epoch that the planning process reads itself; 0 switches it off.
-    stop_file : str
-        Once this file exists the source returns no new positions: the run ends at an epoch's boundary.
-    has_rows : bool
-        Whether rows go through Spark; otherwise it only plans with the positions, and an Arrow program reads.
-    packing : Packing, optional
-        How rows become chunks before they leave the reading worker; None: they leave as rows.
-    origin_file : str
-        The record of where this Spark checkpoint began (:mod:`holdfast.checkpoint.directory_header`).
-    end_mark : str
-        Where to leave a mark when the source has ended (:mod:`holdfast.spark.controls`); empty: not needed.
-    floor_file : str
-        The positions from which rows may still be replayed (:mod:`holdfast.checkpoint.replay_floor`); empty: from the
-        last epoch on, or as far as named checkpoints need them.
-    named_floor_file, pipeline : str
-        The positions that named checkpoints need, and those of which pipeline count; empty: none.
-    notes_silence : bool
-        Whether an operator has an idle rule: then it is logged when this source had more rows than epochs took.
-    with_bounds : bool
-        Whether bound rows are among the rows, with their mark, for Spark's plan to distinguish.
-    held_file : str
-        The positions that sinks with a pace of their own hold (:mod:`holdfast.commit.paced`); empty: there are no
-        such sinks.
-    passed_mark : str
-        Where to leave a mark when nothing below the time follows at which the run ends; empty: it does not.
-    targets_file : str
-        The positions at which epochs end, of a run that follows another one (:mod:`holdfast.checkpoint.targets`): it
-        reads no further, and the source's rows are not its to let go.  Empty: it goes as far as there are rows.
-    is_backfill : bool
-        Whether it is a range of the past, read beside the pipeline: its rows are not its to let go, and where nothing
-        of it is left an epoch without rows reports the end of the source, once and for all (design/0056).
-    is_placed : bool
-        Whether Spark logs positions by place: then each offset says which source it is of (design/0052).
-    freezes : bool
-        Whether the source itself fixes how far it goes, when it is first asked: Spark does not tell it to.
-    """
-
-    spec: SourceSpec
-    name: str
-    workspace: str
-    parallelism: int
-    prefetch_bytes: int
-    stop_file: str
-    origin_file: str
-    has_rows: bool = True
-    packing: Packing | None = None
-    end_mark: str = ""
-    floor_file: str = ""
-    named_floor_file: str = ""
-    pipeline: str = ""
-    notes_silence: bool = False
-    with_bounds: bool = False
-    held_file: str = ""
-    passed_mark: str = ""
-    targets_file: str = ""
-    is_backfill: bool = False
-    is_placed: bool = False
-    freezes: bool = False
-
-    def open(self) -> Source:
-        """Open the source in this process."""
-        return self.spec.open(self.name, self.workspace)
-
-    def to_option(self) -> str:
-        """Return this value as a text that an option can hold."""
-        return base64.b64encode(private.pickled(self)).decode()
-
-    @staticmethod
-    def from_option(text: str) -> Reading:
-        """Return the value that :meth:`to_option` wrote."""
-        reading = private.unpickled(base64.b64decode(text))
-        assert isinstance(reading, Reading)
-        return reading
 
 
 class HoldfastDataSource(DataSource):  # type: ignore[misc]
@@ -188,6 +99,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
         self._seek: list[SourcePositions] | None = None
+        self._is_placed = not running().names_sources
         self._reached: dict[str, Any] | None = None
         """The end of the last epoch that was planned: where the next one begins, should Spark not say it."""
         self.holding = SourceHolding(reading.stop_file, reading.name)
@@ -221,7 +133,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         positions, marks = plain(seek[0] if seek else self.source.initial())
         newest = dict(self.source.newest() or {})
         start = {"positions": positions, "size_bytes": 0, "row_count": 0, "newest": newest, **marks}
-        return self._signed({**start, "sought": 1} if seek else start)
+        return self._sign({**start, "sought": 1} if seek else start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         from pyspark.sql.streaming.datasource import ReadAllAvailable  # older Sparks have none, and do not ask
@@ -240,7 +152,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
             start = self.initialOffset() if self._reached is None else self._reached
         if self.reading.freezes and not self.bounded:
             self.prepareForTriggerAvailableNow()
-        self._reached = self._signed(self._latest(start))
+        self._reached = self._sign(self._latest(start))
         return self._reached
 
     def _latest(self, start: dict[str, Any]) -> dict[str, Any]:
@@ -340,13 +252,13 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
 
     # --- inside -------------------------------------------------------------------------------------
 
-    def _signed(self, offset: dict[str, Any]) -> dict[str, Any]:
+    def _sign(self, offset: dict[str, Any]) -> dict[str, Any]:
         """Return an offset that says whose it is, where Spark's log does not."""
-        return {**offset, SIGNATURE: self.reading.name} if self.reading.is_placed else offset
+        return {**offset, SIGNATURE: self.reading.name} if self._is_placed else offset
 
     def _check_own(self, offset: Mapping[str, Any]) -> None:
         """Refuse an offset of another source: it would be read as if it were one of this source."""
-        if self.reading.is_placed and offset.get(SIGNATURE) != self.reading.name:
+        if self._is_placed and offset.get(SIGNATURE) != self.reading.name:
             spark = os.path.dirname(self.reading.origin_file)
             raise Corrupt(
                 f"{spark} has a position of {offset.get(SIGNATURE)!r} where source {self.reading.name!r} is read.",

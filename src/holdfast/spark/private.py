@@ -360,13 +360,13 @@ def streams_of(frame: DataFrame, option: str) -> list[str | None]:
     theirs, and end the run.
     """
 
-    def found(node: Any) -> Iterator[str | None]:
+    def options_below(node: Any) -> Iterator[str | None]:
         if kind_of(node) == "StreamingRelationV2":
             yield node.extraOptions().get(option)
         for child in children_of(node):
-            yield from found(child)
+            yield from options_below(child)
 
-    return list(found(analyzed(frame)))
+    return list(options_below(analyzed(frame)))
 
 
 def calls_python(session: SparkSession, expression: Any) -> bool:

@@ -35,7 +35,8 @@ from holdfast.shards.keys import ShardKey
 from holdfast.shards.naming import sources_place
 from holdfast.spark import apply, private
 from holdfast.spark.controls import NAME, ControlSpec, mark_of
-from holdfast.spark.datasource import FORMAT, Reading
+from holdfast.spark.datasource import FORMAT
+from holdfast.spark.reading import Reading
 from holdfast.spark.spark_versions import running
 
 
@@ -107,15 +108,19 @@ class SourceReader:
             found[node.name] = {segment: at for segment, at in end.items() if at != initial.get(segment)}
         return found
 
-    def _named(self, name: str) -> DataStreamReader:
+    def _stream_of(self, name: str) -> DataStreamReader:
         """Return what reads a stream, under a name where Spark has names for streams."""
         stream = self.session.readStream
         return stream.name(name) if running().names_sources else stream
 
-    def _for_version(self, reading: Reading) -> Reading:
-        """Return a reading with what the source itself must do, as this version of Spark does not."""
-        freezes = self.is_bounded and not running().asks_from
-        return replace(reading, is_placed=not running().names_sources, freezes=freezes)
+    @property
+    def freezes(self) -> bool:
+        """Whether sources fix how far this run goes, and the run ends itself there: Spark cannot, before 4.2."""
+        return self.is_bounded and not running().asks_from
+
+    def has_given_all(self, query: StreamingQuery) -> bool:
+        """Return whether the query is to be ended: in one trigger, no source had any more of what there was."""
+        return self.freezes and private.waits_for_rows(query.status)
 
     @property
     def _marks(self) -> str:
@@ -126,7 +131,7 @@ class SourceReader:
         origin_file = str(self.directory / self.spark_directory / FILE_NAME)
         spec = ControlSpec(self._marks, tuple(sources))
         reading = Reading(spec, NAME, self._marks, 1, self.prefetch_bytes, self.stop_file, origin_file, packing=packing)
-        stream, reading = self._named(NAME).format(FORMAT), self._for_version(reading)
+        stream, reading = self._stream_of(NAME).format(FORMAT), replace(reading, freezes=self.freezes)
         return stream.option("reading", reading.to_option()).load()
 
     def streams_in(self, frame: DataFrame) -> list[str]:
@@ -138,7 +143,7 @@ class SourceReader:
     def read(self, node: Node, packing: Packing | None = None) -> DataFrame:
         """Return the streaming frame of a source: its rows, watched where they must be counted, or its chunks."""
         spec: Any = self.spec(node)
-        stream = self._named(node.name)
+        stream = self._stream_of(node.name)
         if node.kind == "spark":
             for key, value in spec.options.items():
                 stream = stream.option(key, value)
@@ -167,8 +172,8 @@ class SourceReader:
             "" if self.until is None else passed_mark(self.stop_file, node.name),
             str(self.directory / TARGETS) if self.follows else "",
             self.is_backfill,
+            self.freezes,
         )
-        reading = self._for_version(reading)
         if not self.has_rows or packing is not None:
             return stream.format(FORMAT).option("reading", reading.to_option()).load()
         return watched(stream.format(FORMAT).option("reading", reading.to_option()).load(), node)

@@ -31,7 +31,6 @@ from holdfast.plan.counts import Observed
 from holdfast.plan.report import OperatorReports
 from holdfast.ports import Sink
 from holdfast.positions import Positions
-from holdfast.spark import private
 from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
 from holdfast.spark.health_watch import HealthWatch
@@ -40,7 +39,7 @@ from holdfast.spark.new_columns import add_columns
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import counts_of
 from holdfast.spark.sight import Followers, Sight
-from holdfast.spark.spark_versions import running
+from holdfast.spark.spark_versions import trigger_of
 from holdfast.spark.steering import RunSteering
 from holdfast.status import ComparedSink, State, Status
 from holdfast.steer.controls import Controls
@@ -72,7 +71,7 @@ class Run:
         counted_filters: Collection[str] = (),
         in_spark: Collection[str] = (),
         requests: RequestReader | None = None,
-        has_passed: Callable[[], bool] | None = None,
+        is_through: Callable[[StreamingQuery], bool] | None = None,
         sweep_interval_s: float,
         compared: Sequence[ComparedSink] = (),
         pool: str = "",
@@ -87,7 +86,7 @@ class Run:
         self._restore_logs = restore_logs
         self._user_data = user_data
         self._suspicion = suspicion
-        self._has_passed = has_passed
+        self._is_through = is_through
         self._sweep_interval_s = sweep_interval_s
         self._swept_at_s = time.monotonic()
         self._coordinator = coordinator
@@ -109,8 +108,6 @@ class Run:
         self._state: State = "starting"
         self._error: HoldfastError | None = None
         self._loop: EpochLoop
-        self._ends_itself = False
-        """Whether it ends where no source has anything more: Spark cannot, with sources in Python."""
         self._query: StreamingQuery
         self._start_query: Callable[[], StreamingQuery]
         self._attempts: tuple[int, int] = (0, 0)
@@ -121,7 +118,6 @@ class Run:
     def begin(self, loop: EpochLoop, frame: DataFrame, trigger: Trigger, spark_checkpoint: str) -> None:
         """Start the query.  Called once, by :func:`start`."""
         self._loop = self._sight.loop = loop
-        self._ends_itself = trigger.interval_us is None and not running().asks_from
         self._sight.interval_us = trigger.interval_us
         self._start_query = partial(self._started, frame, trigger, spark_checkpoint)
         loop.begin_worker()
@@ -144,11 +140,7 @@ class Run:
         name = f"holdfast_{self.pipeline.name}_{uuid.uuid4().hex[:8]}"
         writer = frame.writeStream.foreachBatch(self._loop).queryName(name)
         writer = writer.option("checkpointLocation", spark_checkpoint).outputMode("append")
-        if trigger.interval_us is None and not self._ends_itself:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{(trigger.interval_us or 0) // 1000} milliseconds")
-        return writer.start()
+        return writer.trigger(**trigger_of(trigger.interval_us)).start()
 
     # --- what users call ----------------------------------------------------------------------------
 
@@ -320,7 +312,7 @@ class Run:
 
     def _awaited(self) -> HoldfastError | None:
         """Wait for the query's end, or stop it; return why it failed, or None."""
-        patience_s = 1 if self._has_passed is None and not self._ends_itself else 0.1
+        patience_s = 1 if self._is_through is None else 0.1
         watch = HealthWatch(self._lifecycle.tell_health)
         try:
             while self._query.isActive:
@@ -329,8 +321,8 @@ class Run:
                     break
                 watch.look_if_due(self.status)
                 self._query.awaitTermination(patience_s) if not self._is_stopping.is_set() else time.sleep(_POLL_S)
-                if not self._is_stopping.is_set() and (why := self._why_it_ends()):
-                    log.info("pipeline %r ends: %s", self.pipeline.name, why)
+                if self._is_through is not None and not self._is_stopping.is_set() and self._is_through(self._query):
+                    log.info("pipeline %r ends: every source is through", self.pipeline.name)
                     self.stop(0)
                 if (unpublished := self._failed_to_publish()) is not None:
                     return unpublished
@@ -339,15 +331,6 @@ class Run:
             # Waiting raises the query's failure as a text from the JVM; the loop has the error itself.
             error = raised
         return self._loop.failure or (None if error is None else self._translated(error))
-
-    def _why_it_ends(self) -> str:
-        """Say why the run ends itself now; empty where it goes on."""
-        if self._has_passed is not None and self._has_passed():
-            return "every source has passed the time"
-        # What Spark does with ``AvailableNow``: it ends once no source, asked in one trigger, has anything more.
-        if self._ends_itself and private.waits_for_rows(self._query.status):
-            return "no source has any more of what there was"
-        return ""
 
     def _failed_to_publish(self) -> HoldfastError | None:
         """Publish what is due, and sweep; return why that, or the commit thread, failed, with the query stopped.

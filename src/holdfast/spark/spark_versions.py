@@ -245,6 +245,13 @@ def require_classic(session: object | None, environ: Mapping[str, str] | None = 
         )
 
 
+def trigger_of(interval_us: int | None) -> dict[str, Any]:
+    """Return the arguments by which a query is triggered; None: it ends where there is no more, or the run ends it."""
+    if interval_us is None and running().asks_from:
+        return {"availableNow": True}
+    return {"processingTime": f"{(interval_us or 0) // 1000} milliseconds"}
+
+
 def require_for(sources: Iterable[Node], version: str | None) -> None:
     """Refuse sources whose positions this version of Spark does not keep under their names.
 

@@ -87,8 +87,6 @@ class StartOptions:
     """Given what sinks hold, raises where the run may not go on: its segments are other shards' by now."""
     is_backfill: bool = False
     """Whether sources are read for a range of the past, beside the pipeline (design/0056)."""
-    misplaced: str = ""
-    """Spark's directory in which the sources had other places in the plan (:func:`~.directory.check_places`)."""
     only_replays: bool = False
     """Whether the run ends once it has evaluated again what sinks hold, and plans nothing new."""
 
@@ -182,7 +180,9 @@ class StartContext:
         return run_session(self.base_session, self.parallelism)
 
 
-def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None] | None = None) -> StartContext:
+def context_of(
+    asked: StartOptions, finish_rewind: Callable[[Store, Path], None] | None = None, misplaced: str = ""
+) -> StartContext:
     """Open the checkpoint, resolve and carry through what a dead run left, get a session, choose Spark's directory.
 
     Parameters
@@ -191,6 +191,8 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
         What the start is asked for.
     finish_rewind : callable, optional
         Carries through a rewind that was interrupted; None within a rewind, and in checkpoints that nobody rewinds.
+    misplaced : str
+        As for :func:`~holdfast.starts.directory.directory_of`.
     """
     pipeline = asked.pipeline
     directory = checkpoint_directory(asked.checkpoint, scratch_base=asked.spark_checkpoint)
@@ -218,7 +220,7 @@ def context_of(asked: StartOptions, finish_rewind: Callable[[Store, Path], None]
     if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
         warm_workers(session, parallelism)
     division = Division(asked.settings.buckets, asked.settings.partitions)
-    chosen = directory_of(pipeline, store, directory, division, asked.misplaced)
+    chosen = directory_of(pipeline, store, directory, division, misplaced)
     log_change(chosen)
     before = read_graph(store, chosen.previous) if chosen.is_changed else None
     return StartContext(

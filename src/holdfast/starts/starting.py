@@ -86,6 +86,8 @@ class Starting:
         Returns what the start compares; refuses, before anything is done, what cannot be.
     has_begun : bool
         Whether the run is alive: from then on it calls the hooks itself.
+    misplaced : str
+        Spark's directory in which an attempt found the sources at other places.
     """
 
     asked: StartOptions
@@ -93,6 +95,7 @@ class Starting:
     finish_rewind: Callable[[Store, Path], None] | None = None
     compare: Callable[[], Compares] | None = None
     has_begun: bool = False
+    misplaced: str = ""
 
     def run(self) -> Run:
         """Start; a second time, where Spark's directory is left for sinks behind it, or for places in its log."""
@@ -102,13 +105,13 @@ class Starting:
         except DirectoryIsLeft:
             return self._start(comparison)
         except SourcesMisplaced as found:
-            self.asked = replace(self.asked, misplaced=found.below)
+            self.misplaced = found.below
             return self.run()
 
     def _start(self, comparison: Compares | None) -> Run:
         if self.asked.isolates:
             check_addresses(self.asked.pipeline)
-        context = context_of(self.asked, self.finish_rewind)
+        context = context_of(self.asked, self.finish_rewind, self.misplaced)
         try:
             run = self._start_in(context, comparison)
         except BaseException:

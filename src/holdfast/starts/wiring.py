@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint import progress
 from holdfast.checkpoint.barriers import Barriers
@@ -48,6 +48,9 @@ from holdfast.starts.directory import give_up
 from holdfast.status import ComparedSink
 from holdfast.steer.entries import controls_for
 from holdfast.types.units import duration_us
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,7 @@ class Wiring:
             in_spark=self.own.physical.in_spark,
             suspicion=suspicion if self.own.asked.isolates else None,
             requests=RequestReader(context.store, paced) if paced else None,
-            has_passed=self._has_passed if self._ends_at_a_time else None,
+            is_through=self._is_through if self._ends_at_a_time or self.own.physical.reader.freezes else None,
             sweep_interval_s=self.own.asked.settings.sweep_interval_s,
             compared=self.compared,
             pool=self.own.asked.pool,
@@ -261,9 +264,11 @@ class Wiring:
         """Whether the run stops itself at a time; a backfill does when its sources have reported their ends."""
         return self.own.asked.until is not None and not self.own.asked.is_backfill
 
-    def _has_passed(self) -> bool:
-        """Return whether every source has passed the time at which this run ends."""
-        return have_passed(self.own.context.stop_file, [node.name for node in self.own.asked.pipeline.sources])
+    def _is_through(self, query: StreamingQuery) -> bool:
+        """Return whether every source has passed the time at which this run ends, or, asked at once, had no more."""
+        names = [node.name for node in self.own.asked.pipeline.sources]
+        has_passed = self._ends_at_a_time and have_passed(self.own.context.stop_file, names)
+        return has_passed or self.own.physical.reader.has_given_all(query)
 
     def _journal(self, *, is_trial: bool = False) -> StateJournal | None:
         """Return the journal of state; None without state."""

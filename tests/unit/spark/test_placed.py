@@ -6,7 +6,6 @@ Spark is played here: what it calls, in which order, and what of it is in its lo
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,18 @@ from pyspark.sql.types import StructType
 import holdfast as hf
 from holdfast.checkpoint.directory_header import DirectoryHeader
 from holdfast.errors import Corrupt
-from holdfast.spark.datasource import Reading, _Reader
+from holdfast.spark import datasource
+from holdfast.spark.datasource import _Reader
+from holdfast.spark.reading import Reading
+from holdfast.spark.spark_versions import VERSIONS
 from tests.spark.running import arrive
 
 FIRST, SECOND = {"log": 1}, {"log": 2}
+
+
+@pytest.fixture(autouse=True)
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasource, "running", lambda: VERSIONS["4.1"])
 
 
 def reader(tmp_path: Path, name: str = "source", *, freezes: bool = False, header: Any = None) -> _Reader:
@@ -29,7 +36,7 @@ def reader(tmp_path: Path, name: str = "source", *, freezes: bool = False, heade
     (tmp_path / "origin.json").write_bytes((header or DirectoryHeader(1)).to_json())
     reading = Reading(
         spec, name, str(tmp_path / "work"), 1, 0, str(tmp_path / "stop"), str(tmp_path / "origin.json"),
-        has_rows=False, is_placed=True, freezes=freezes,
+        has_rows=False, freezes=freezes,
     )  # fmt: skip
     return _Reader(reading, StructType())
 
@@ -100,8 +107,8 @@ def test_an_offset_of_another_source_is_refused(tmp_path: Path, whose: str | Non
     assert "continues where the sinks are" in refused.value.do
 
 
-def test_where_spark_names_sources_an_offset_does_not(tmp_path: Path) -> None:
+def test_where_spark_names_sources_an_offset_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files(tmp_path, "0.json")
+    monkeypatch.setattr(datasource, "running", lambda: VERSIONS["4.3"])
     named = reader(tmp_path)
-    named.reading = replace(named.reading, is_placed=False)
     assert "source" not in named.latestOffset(named.initialOffset(), None)

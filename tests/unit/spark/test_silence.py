@@ -20,7 +20,8 @@ from holdfast.plan.levels import parts
 from holdfast.plan.levels.packing import Packing
 from holdfast.positions import SourcePositions
 from holdfast.spark import datasource
-from holdfast.spark.datasource import Reading, _Reader
+from holdfast.spark.datasource import _Reader
+from holdfast.spark.reading import Reading
 from holdfast.state.bucket_report import BucketReport
 from tests.spark.running import arrive
 

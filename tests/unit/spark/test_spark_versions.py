@@ -25,6 +25,7 @@ from holdfast.spark.spark_versions import (
     require_for,
     require_version,
     supported_versions,
+    trigger_of,
 )
 
 REFUSED = [minor for minor, version in VERSIONS.items() if not version.is_supported]
@@ -74,6 +75,15 @@ def test_a_release_that_was_not_tried_is_refused_with_the_first_that_was() -> No
     with pytest.raises(InvalidPipeline, match=r"4\.1\.3 cannot run") as refused:
         require_version("4.1.3")
     assert "were not tried; 4.1.4 is the first release" in refused.value.why
+
+
+@pytest.mark.parametrize(("minor", "arguments"), [("4.1", "processingTime"), ("4.3", "availableNow")])
+def test_a_query_that_ends_is_triggered_as_its_spark_can_end_it(
+    minor: str, arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_versions, "running", lambda: VERSIONS[minor])
+    assert list(trigger_of(None)) == [arguments]
+    assert trigger_of(250_000) == {"processingTime": "250 milliseconds"}
 
 
 def test_pip_is_asked_for_no_release_that_is_refused() -> None:
