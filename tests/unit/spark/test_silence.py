@@ -71,7 +71,7 @@ def lines(tmp_path: Path, name: str, count: int) -> None:
 
 def plan(reader: _Reader, start: dict[str, Any]) -> dict[str, Any]:
     """Ask as Spark does: through JSON."""
-    return json.loads(json.dumps(reader.latestOffset(start, reader.getDefaultReadLimit())))
+    return json.loads(json.dumps(reader.latestOffset(start, None)))
 
 
 def heard(offset: dict[str, Any], batch_us: int) -> int | None:
