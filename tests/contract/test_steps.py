@@ -159,7 +159,7 @@ def aggregations():
     step = replace(step, on_change=True, delete="gone")
     yield StepCase("aggregate over changes, as changes", step, with_withdrawals(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip
-    ranking = top(source(), 3, by="k", order="v desc, t").node.spec
+    ranking: Any = top(source(), 3, by="k", order="v desc, t").node.spec
     ranking = replace(ranking, over="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
     step = ranking.step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
     yield StepCase("aggregate top over changes", step, with_withdrawals(events_for("rows"), "gone"),
