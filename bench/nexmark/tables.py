@@ -9,9 +9,6 @@ import holdfast as hf
 from bench.nexmark.events import Events
 from bench.nexmark.source import nexmark
 
-FOREVER = "36500 d"
-"""Within which a join without a limit looks: longer than any sequence of events."""
-
 
 @dataclass(frozen=True)
 class Tables:

@@ -71,7 +71,7 @@ SIDE_OUTPUTS = {
     "late": (
         "late rows",
         "rows can be late for operators that use event time: sync, merge, join, aggregate over tumbling, sliding and "
-        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
+        "session windows, over, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
     "shed": (

@@ -16,7 +16,7 @@ from holdfast.state.keys import Ints, one
 
 _STATE_COLUMN = re.compile(
     r"(?P<name>.+?)(?:__(?P<condition>where_[0-9a-f]{8}))?__"
-    "(?:count|upper|lower|sum|squares|min|max|value|order|time|is_set|histogram)"
+    r"(?:count|upper|lower|sum|squares|min|max|value|order|time|is_set|histogram|registers_\d+)"
 )
 """A column of the windows table: :meth:`holdfast.operators.aggregate.parts.Partial.under`."""
 
