@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import holdfast as hf
 from bench.nexmark.events import Events
@@ -11,6 +12,19 @@ from bench.nexmark.source import nexmark
 
 FOREVER = "36500 d"
 """Within which a join without a limit looks: longer than any sequence of events."""
+
+
+class Readable(Protocol):
+    """What has the three tables as streams, wherever they are read."""
+
+    @property
+    def person(self) -> hf.Stream: ...
+
+    @property
+    def auction(self) -> hf.Stream: ...
+
+    @property
+    def bid(self) -> hf.Stream: ...
 
 
 @dataclass(frozen=True)
