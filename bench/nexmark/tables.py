@@ -10,9 +10,6 @@ import holdfast as hf
 from bench.nexmark.events import Events
 from bench.nexmark.source import nexmark
 
-FOREVER = "36500 d"
-"""Within which a join without a limit looks: longer than any sequence of events."""
-
 
 class Readable(Protocol):
     """What has the three tables as streams, wherever they are read."""

@@ -154,6 +154,7 @@ def stateful_streams() -> dict[str, Stream]:
     latest = hf.merge(chosen, {"p": plain}, by="k", tolerance=5, name="latest")
     windows = chosen | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), most=hf.max("v"), name="windows")
     running = chosen | hf.accumulate(by="k", n=hf.count(), name="running")
+    last = chosen | hf.over(rows=2, by="k", order="v", n=hf.count(where="v > 3"), total=hf.sum("v"), name="last")
     once = plain | hf.distinct(by="k", horizon=3, disorder=1, name="once")
     entry = plain | hf.limit_in_flight(1, by="k", timeout=4, name="entry")
     shape: dict[str, Any] = {"schema": f"{SCHEMA}, epoch BIGINT", "timestamp": "t"}
@@ -175,6 +176,7 @@ def stateful_streams() -> dict[str, Stream]:
     again = hf.sync({"sets": both, "late": both.late}, by="k", timestamps="ascending", disorder=99, name="again")
     alone = latest.unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="alone")
     joined = hf.join(chosen, plain, on="k", within=(-3, 6), how="full", disorder=1, name="joined")
+    opened = hf.join(chosen, plain, on="k", within=("t", "v"), how="left", disorder=1, name="opened")
     table = hf.table(marked | hf.select("k", "t", w="v", name="changes"), key="k")
     looked = hf.lookup(once, table, on="k", name="looked")
     outputs = {"pairs": "both BIGINT, is_pair BOOLEAN", "large": "sum BIGINT"}
@@ -182,10 +184,11 @@ def stateful_streams() -> dict[str, Stream]:
     behind = flows["large"] | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="behind")
     return {
         "pairs": flows["pairs"], "large": flows["large"], "pairs_late": flows["pairs"].late, "behind": behind,
-        "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched,
+        "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched, "opened": opened,
         "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
+        "last": last, "last_late": last.late,
         "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
         "entry_late": entry.late, "sums": sums, "counts": counts, "shaped": shaped, "high": parts.high,
         "echoes": echoes, "fifth": fifth, "hashed": hashed, "sixth": sixth,

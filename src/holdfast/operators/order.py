@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.capabilities import offers
 from holdfast.graph.nodes import Node, is_stateful
+from holdfast.operators.arguments import Limit, limit_column
 from holdfast.ports import PartitionedSpec
 from holdfast.types import units
 
@@ -41,7 +42,7 @@ def rows_in_no_order(node: Node, by_bounds: Collection[str]) -> list[str]:
         found.append(_of_unsaid(node, unsaid))
     for name, said in needed.items():
         joined = _join_before(befores[name])
-        if joined is not None and node.kind not in _UNCONCERNED and not _is_wide(said, joined.arguments()["within"]):
+        if joined is not None and node.kind not in _UNCONCERNED and not _is_wide(said, _extents(joined)):
             found.append(_of_join(node, joined))
             break
     return found
@@ -61,7 +62,7 @@ def _disorder_of_inputs(node: Node) -> dict[str, str | int | None]:
     said = given.get("disorder")
     if node.kind == "apply":
         return {} if said is None else {names[0]: said}
-    if node.kind not in ("join", "lookup_as_of", "merge", "sync", "aggregate", "distinct"):
+    if node.kind not in ("join", "lookup_as_of", "merge", "sync", "aggregate", "distinct", "over"):
         return {}
     if isinstance(said, Mapping):
         found = {name: said.get(name) for name in names}
@@ -76,7 +77,7 @@ def _disorder_of_inputs(node: Node) -> dict[str, str | int | None]:
 def _is_strict(node: Node, name: str) -> bool:
     """Return whether the user has written that an input's rows never go back: where that is not the default."""
     stamps = node.arguments().get("timestamps")
-    if node.kind not in ("merge", "aggregate") or stamps is None:
+    if node.kind not in ("merge", "aggregate", "over") or stamps is None:
         return False
     return bool((stamps.get(name) if isinstance(stamps, Mapping) else stamps) == "strict")
 
@@ -111,11 +112,16 @@ def _of_unsaid(node: Node, unsaid: Sequence[str]) -> str:
 
 def _of_join(node: Node, joined: Node) -> str:
     low, high = joined.arguments()["within"]
-    return (
+    says = (
         f"{node.kind} {node.name!r} ({node.origin}): join {joined.name!r} gives rows without a partner later than "
-        f"pairs of their time, up to the extent of within=({low!r}, {high!r}); here they would be late. Write "
-        "disorder= of at least that."
+        f"pairs of their time, up to the extent of within=({low!r}, {high!r}); here they would be late. "
     )
+    extents = _extents(joined)
+    if None in extents:
+        return f"{says}No disorder= is enough where a limit is open: give the join limits that are distances."
+    if any(limit_column(each) is not None for each in extents):
+        return f"{says}Write disorder= of at least the longest range of a row, and forget_after= of that in the join."
+    return f"{says}Write disorder= of at least that."
 
 
 _WHOLE = ("join", "lookup_as_of")
@@ -161,12 +167,32 @@ def _join_before(node: Node) -> Node | None:
     return None
 
 
-def _is_wide(disorder: str | int | None, within: Sequence[str | int]) -> bool:
+def _extents(joined: Node) -> list[Limit]:
+    """Return how far a row without a partner may be below pairs that leave with it: distances, a column, or None."""
+    given = joined.arguments()
+    if (apart := given.get("forget_after")) is not None:
+        return [apart]
+    (low, high), how = given["within"], given["how"]
+    names = [limit_column(limit) for limit in (low, high)]
+    at_timestamp = [name is not None and name.lower() == given["times"]["left"].lower() for name in names]
+    low = 0 if at_timestamp[0] else None if names[0] is not None else low
+    high = 0 if at_timestamp[1] else high
+    found = [low] if _is_distance(low) or how in ("right", "full") else []
+    return [*found, high] if _is_distance(high) or how in ("left", "semi", "full") else found
+
+
+def _is_distance(limit: Limit) -> bool:
+    return limit is not None and limit_column(limit) is None
+
+
+def _is_wide(disorder: str | int | None, within: Sequence[Limit]) -> bool:
+    if not all(map(_is_distance, within)):
+        return False
     extents = [
-        units.duration_us(each.strip().lstrip("+-"), argument="within") if isinstance(each, str) else abs(each)
+        units.duration_us(each.strip().lstrip("+-"), argument="within") if isinstance(each, str) else abs(each or 0)
         for each in within
     ]
     if disorder is None:
         return not any(extents)
     wide = units.duration_us(disorder, argument="disorder") if isinstance(disorder, str) else disorder
-    return wide >= max(extents)
+    return wide >= max(extents, default=0)

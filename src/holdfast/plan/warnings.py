@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from holdfast.graph.graph import Graph
 from holdfast.graph.releases import held_to_the_end, released_by_clock
+from holdfast.operators.join.growth import unlimited_growth
 from holdfast.operators.order import rows_in_no_order
 from holdfast.plan.feeds import inputs_by_bounds
 
 
 def waits_to_mind(pipeline: Graph) -> list[str]:
-    """Return warnings about operators by time: whose rows wait too long, or leave by the clock, or are late."""
+    """Return warnings about operators by time: whose rows wait too long, leave by the clock, are late, or stay."""
     by_clock = [said for node in pipeline.nodes if (said := released_by_clock(node)) is not None]
-    return [*by_clock, *start_warnings(pipeline)]
+    growing = [said for node in pipeline.nodes if (said := unlimited_growth(node)) is not None]
+    return [*by_clock, *growing, *start_warnings(pipeline)]
 
 
 def start_warnings(pipeline: Graph) -> list[str]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state import key_filter
+from holdfast.state.rows import rows_at
 
 _DENSE = 4
 """Up to this many possible numbers per row, a table of all of them is faster than a hash table."""
@@ -133,7 +134,7 @@ def _matching(table: pa.Table, keys: pa.Table, on: Sequence[str], *, wanted: boo
     if len(there) == table.num_rows:
         return table if wanted else table.slice(0, 0)
     if wanted:
-        return table.take(pa.array(there))
+        return rows_at(table, there)
     if not len(there):
         return table
     stays = np.ones(table.num_rows, bool)
@@ -156,7 +157,7 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
     if keys.num_rows * _FEW <= table.num_rows:
         few = key_filter.candidates(table.select(list(on)), keys.select(list(on)))
         if few is not None:
-            left = table.select(list(on)).take(pa.array(few))
+            left = rows_at(table.select(list(on)), few)
             return few[index_in(left, keys, on) >= 0]
     near: npt.NDArray[np.int64] | None = None
     left = table.select(list(on))
@@ -165,7 +166,7 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
             break
         inside = np.flatnonzero(np.asarray(_among(left, keys, name)))
         near = inside if near is None else near[inside]
-        left = left.take(pa.array(inside)) if len(inside) < left.num_rows else left
+        left = rows_at(left, inside) if len(inside) < left.num_rows else left
     assert near is not None
     return near if len(on) == 1 else near[index_in(left, keys, on) >= 0]
 

@@ -6,11 +6,13 @@ A signature is some bits of eight bytes of each column: equal keys have equal on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Ints = npt.NDArray[np.int64]
 
@@ -35,8 +37,41 @@ def candidates(table: pa.Table, keys: pa.Table) -> Ints | None:
         return None
     bits = 17 if keys.num_rows <= 1 << 12 else 21  # as small as keeps most others out: it must fit in the cache
     wanted = np.zeros(1 << bits, np.bool_)
-    wanted[_signatures(keys, bits)] = True
-    return np.flatnonzero(wanted[_signatures(table, bits)])
+    for batch in keys.to_batches():
+        wanted[_signatures(batch, bits)] = True
+    spans = [_span(column) for column in keys.columns]
+    found, begin = [np.zeros(0, np.int64)], 0
+    for batch in table.to_batches():
+        if not _is_apart(batch, spans):
+            found.append(begin + np.flatnonzero(wanted[_signatures(batch, bits)]))
+        begin += batch.num_rows
+    return np.concatenate(found) if len(found) != 2 else found[1]
+
+
+Span = tuple[int, int] | None
+
+
+def _span(column: pa.ChunkedArray | pa.Array) -> Span:
+    """Return the lowest and the highest of whole numbers or times; None for others, and where one is null."""
+    kind = column.type
+    if column.null_count or not len(column) or not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        return None
+    if pa.types.is_timestamp(kind):
+        column = column.view(pa.int64()) if isinstance(column, pa.Array) else column.cast(pa.int64())
+    ends = pc.min_max(column)
+    return ends["min"].as_py(), ends["max"].as_py()
+
+
+def _is_apart(batch: pa.RecordBatch, spans: Sequence[Span]) -> bool:
+    """Return whether no row of a chunk can be among keys: all its numbers of one column are below theirs, or above.
+
+    Rows are kept in the order in which they came, so numbers that grow with time are apart in nearly all chunks.
+    """
+    for column, span in zip(batch.columns, spans, strict=True):
+        mine = None if span is None else _span(column)
+        if span is not None and mine is not None and (mine[1] < span[0] or span[1] < mine[0]):
+            return True
+    return False
 
 
 def _has_word(kind: pa.DataType) -> bool:
@@ -45,19 +80,15 @@ def _has_word(kind: pa.DataType) -> bool:
     return bool(is_number or is_text or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind))
 
 
-def _signatures(table: pa.Table, bits: int) -> Ints:
+def _signatures(batch: pa.RecordBatch, bits: int) -> Ints:
     """Return a number of some bits for each row: equal rows have equal numbers."""
-    parts = [np.zeros(0, np.int64)]
-    shift = np.uint64(64 - bits)
-    for batch in table.to_batches():
-        mixed = _word(batch.column(0)) * _MIX
-        for column in batch.columns[1:]:
-            mixed ^= mixed >> np.uint64(32)
-            mixed += _word(column)
-            mixed *= _MIX
-        mixed >>= shift
-        parts.append(mixed.view(np.int64))  # an index of this type is not converted
-    return np.concatenate(parts) if len(parts) != 2 else parts[1]
+    mixed = _word(batch.column(0)) * _MIX
+    for column in batch.columns[1:]:
+        mixed ^= mixed >> np.uint64(32)
+        mixed += _word(column)
+        mixed *= _MIX
+    mixed >>= np.uint64(64 - bits)
+    return mixed.view(np.int64)  # an index of this type is not converted
 
 
 def _word(array: pa.Array) -> npt.NDArray[np.uint64]:

@@ -15,6 +15,7 @@ from holdfast.testing import drive
 from tests.spec.cures.scenarios import Scenario, source
 
 ORDERS = "id BIGINT, t TIMESTAMP"
+TICKS = "id BIGINT, t BIGINT"
 CODES = pa.table({"id": [1, 1], "name": ["one", "uno"]})
 UNIQUE = pa.table({"id": [1], "name": ["one"]})
 
@@ -29,10 +30,11 @@ def payments(schema: str = "id BIGINT, t TIMESTAMP, paid BIGINT") -> hf.Stream:
     return source("payments", schema=schema)
 
 
-def joined(right: hf.Stream | None = None, **given: Any) -> Any:
+def joined(right: hf.Stream | None = None, left: hf.Stream | None = None, **given: Any) -> Any:
     """Run a join of no rows: its types are looked at."""
     given = {"on": "id", "within": "2 h", **given}
-    stream = hf.join(orders(), payments() if right is None else right, name="paid", **given)
+    left, right = left or orders(), right or payments()
+    stream = hf.join(left, right, name="paid", **given)
     return drive(stream, {"orders": [[]], "payments": [[]]})
 
 
@@ -80,20 +82,54 @@ PAIRING = {
         'forget_after="30 d"',
         lambda work: joined(within=None, forget_after="30 d"),
     ),
-    "a join within three limits": Scenario(
+    "a join that never forgets, on purpose": Scenario(
+        "operators/join/spec.py:_range InvalidPipeline",
+        lambda work: joined(within=None),
+        "forget_after=None",
+        lambda work: joined(within=None, forget_after=None),
+    ),
+    "a join within one column": Scenario(
         "operators/join/spec.py:_range InvalidPipeline 2",
+        lambda work: joined(within="t"),
+        'within=("0 s", "t")',
+        lambda work: joined(within=("0 s", "t")),
+    ),
+    "a join within three limits": Scenario(
+        "operators/join/spec.py:_range InvalidPipeline 3",
         lambda work: joined(within=("-1 h", "0 s", "2 h")),
         'within="2 h"',
         lambda work: joined(within="2 h"),
     ),
-    "a join with one limit": Scenario(
-        "operators/join/spec.py:_range InvalidPipeline 3",
-        lambda work: joined(within=(None, "2 h")),
-        'within=("-1 h", "2 h")',
-        lambda work: joined(within=("-1 h", "2 h")),
+    "a join with two ways to say how far": Scenario(
+        "operators/join/spec.py:_range InvalidPipeline 4",
+        lambda work: joined(within="2 h", forget_after="3 h"),
+        'within="2 h"',
+        lambda work: joined(within="2 h"),
+    ),
+    "a join whose range begins at any time": Scenario(
+        "operators/join/spec.py:_check_waits InvalidPipeline",
+        lambda work: joined(left=orders(f"{ORDERS}, opens TIMESTAMP"), within=("opens", "2 h")),
+        'forget_after="30 d"',
+        lambda work: joined(left=orders(f"{ORDERS}, opens TIMESTAMP"), within=("opens", "2 h"), forget_after="30 d"),
+    ),
+    "a join by a range of the right rows": Scenario(
+        "operators/join/spec.py:_check_limits InvalidPipeline",
+        lambda work: joined(payments(f"{ORDERS}, closes TIMESTAMP"), within=("0 s", "closes")),
+        "hf.join(right, left, ...)",
+        lambda work: joined(orders(), payments(f"{ORDERS}, closes TIMESTAMP"), within=("0 s", "closes")),
+    ),
+    "a join by a limit of another type": Scenario(
+        "operators/join/spec.py:_limit_field InvalidPipeline",
+        lambda work: joined(payments(TICKS), orders(f"{TICKS}, closes INT"), within=(0, "closes")),
+        'left | hf.select("* except (closes)", closes="CAST(closes AS BIGINT)")',
+        lambda work: joined(
+            payments(TICKS),
+            orders(f"{TICKS}, closes INT") | hf.select("* except (closes)", closes="CAST(closes AS BIGINT)"),
+            within=(0, "closes"),
+        ),
     ),
     "a join whose limits are exchanged": Scenario(
-        "operators/join/spec.py:Join.step InvalidPipeline",
+        "operators/join/spec.py:Join._pair_range InvalidPipeline",
         lambda work: joined(within=("2 h", "-1 h")),
         'within=("-1 h", "2 h")',
         lambda work: joined(within=("-1 h", "2 h")),

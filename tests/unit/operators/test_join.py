@@ -141,7 +141,7 @@ def test_timestamps_with_a_unit_take_durations():
     spec = stream.node.spec
     schemas = {"left": left.node.spec.schema, "right": right.node.spec.schema}
     step = spec.step(schemas)
-    assert (step.low, step.high, {name: one.disorder for name, one in step.promises.items()}) == (
+    assert (step.within.low, step.within.high, {name: one.disorder for name, one in step.promises.items()}) == (
         -60_000_000,
         7_200_000_000,
         {"left": 5_000_000, "right": 5_000_000},

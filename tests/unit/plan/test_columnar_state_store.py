@@ -191,3 +191,16 @@ def test_buckets_never_change() -> None:
 EXPECTED_NAMES = [806, 516, 859, 240, 362]
 EXPECTED_NUMBERS = [516, 718, 803, 917, 859]
 EXPECTED_FLOATS = [516, 516, 263, 52, 859]
+
+
+def test_of_many_chunks_the_small_ones_are_put_together_and_the_large_ones_are_not_copied() -> None:
+    sizes = [1000, *[1] * 40, 500, *[3] * 30]
+    begins = [sum(sizes[:number]) for number in range(len(sizes))]
+    parts = [pa.table({"n": pa.array(range(begin, begin + size))}) for begin, size in zip(begins, sizes, strict=True)]
+    table = pa.concat_tables(parts)
+    found = store.compacted({"rows": table, "few": table.slice(0, 1010)})
+    assert found["rows"].column("n").to_pylist() == table.column("n").to_pylist()
+    assert [len(chunk) for chunk in found["rows"].column("n").chunks] == [1000, 40, 500, 90]
+    large = found["rows"].column("n").chunk(0)
+    assert large.buffers()[1].address == parts[0].column("n").chunk(0).buffers()[1].address
+    assert found["few"].column("n").num_chunks == 11

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
 from holdfast.operators.join.side import Rise, Side
 from holdfast.state import keyed, tables
+from holdfast.state.rows import rows_at
 from holdfast.state.timeline import Ints
 
 
@@ -41,14 +42,14 @@ def rows(
         return _plain(step, left, _first_of_each(left, right, pair))
     if step.how == "anti":
         mine = gone[LEFT]
-        order = np.lexsort((left.numbers[mine], left.times[mine], step.alone_at(left, LEFT, mine, rises)))
+        order = np.lexsort((left.numbers_of(mine), left.times[mine], step.alone_at(left, LEFT, mine, rises)))
         return _plain(step, left, mine[order])
     ours, theirs = pair
     times = np.maximum(left.times[ours], right.times[theirs])
     only_left = gone[LEFT] if step.how in ("left", "full") else np.zeros(0, np.int64)
     only_right = gone[RIGHT] if step.how in ("right", "full") else np.zeros(0, np.int64)
     if not len(only_left) and not len(only_right) and step.how == "inner":
-        order = np.lexsort((right.numbers[theirs], left.numbers[ours], times))
+        order = np.lexsort((right.numbers_of(theirs), left.numbers_of(ours), times))
         return _pairs(step, left, right, ours[order], theirs[order], times[order])
     places = np.concatenate([
         step.released_at(left, right, pair, rises),
@@ -57,8 +58,8 @@ def rows(
     ])  # fmt: skip
     none_of_left, none_of_right = np.full(len(only_right), -1), np.full(len(only_left), -1)
     times = np.concatenate([times, left.times[only_left], right.times[only_right]])
-    numbers_left = np.concatenate([left.numbers[ours], left.numbers[only_left], none_of_left])
-    numbers_right = np.concatenate([right.numbers[theirs], none_of_right, right.numbers[only_right]])
+    numbers_left = np.concatenate([left.numbers_of(ours), left.numbers_of(only_left), none_of_left])
+    numbers_right = np.concatenate([right.numbers_of(theirs), none_of_right, right.numbers_of(only_right)])
     order = np.lexsort((numbers_right, numbers_left, times, places))
     ours = np.concatenate([ours, only_left, none_of_left])[order]
     theirs = np.concatenate([theirs, none_of_right, only_right])[order]
@@ -74,8 +75,8 @@ def unmatched(
     for name, side in ((LEFT, left), (RIGHT, right)):
         chosen = gone[name]
         why = pa.repeat(_reason(RIGHT if name == LEFT else LEFT), len(chosen))
-        parts.append(keyed.side_rows(schema, name, side.rows.take(pa.array(chosen)), step.times[name], why))
-        orders.append((side.numbers[chosen], side.times[chosen], step.alone_at(side, name, chosen, rises)))
+        parts.append(keyed.side_rows(schema, name, rows_at(side.rows, chosen), step.times[name], why))
+        orders.append((side.numbers_of(chosen), side.times[chosen], step.alone_at(side, name, chosen, rises)))
     order = np.lexsort([np.concatenate([one, other]) for one, other in zip(*orders, strict=True)])
     return tables.united(parts).take(pa.array(order))
 
@@ -88,14 +89,14 @@ def _first_of_each(left: Side, right: Side, pair: tuple[Ints, Ints]) -> Ints:
     """Return the left rows of pairs, each once, in the order in which they found their first partner."""
     ours, theirs = pair
     times = np.maximum(left.times[ours], right.times[theirs])
-    order = np.lexsort((left.numbers[ours], times))
+    order = np.lexsort((left.numbers_of(ours), times))
     _, first = np.unique(ours[order], return_index=True)
     return np.asarray(ours[order][np.sort(first)], np.int64)
 
 
 def _plain(step: JoinRules, left: Side, chosen: Ints) -> pa.Table:
     schema = step.outputs["rows"]
-    return tables.fitted(left.rows.select(schema.names).take(pa.array(chosen)), schema)
+    return tables.fitted(rows_at(left.rows.select(schema.names), chosen), schema)
 
 
 def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
@@ -103,10 +104,9 @@ def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, t
     mine, other = step.inputs[LEFT], step.inputs[RIGHT]
     keys = step.key.names
     has_left = bool((ours >= 0).all())
-    at_left, at_right = _indices(ours), _indices(theirs)
-    left_rows = left.rows.select(mine.names).take(at_left)
+    left_rows = _rows(left.rows.select(mine.names), ours)
     right_rows = right.rows.select([name for name in other.names if has_left is False or name not in keys])
-    right_rows = right_rows.take(at_right)
+    right_rows = _rows(right_rows, theirs)
     columns = []
     for name in mine.names:
         column = left_rows.column(name)
@@ -118,5 +118,10 @@ def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, t
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _indices(rows: Ints) -> pa.Array:
-    return pa.array(rows, mask=rows < 0) if len(rows) and rows.min() < 0 else pa.array(rows)
+def _rows(table: pa.Table, rows: Ints) -> pa.Table:
+    """Return rows of a table by their numbers, and nulls for those below zero."""
+    if not len(rows) or rows.min() >= 0:
+        return rows_at(table, rows)
+    there = rows >= 0
+    found = rows_at(table, rows[there]).combine_chunks()
+    return found.take(pa.array(np.cumsum(there) - 1, mask=~there))

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
+from holdfast.operators.join.range import PairRange
 from holdfast.operators.join.side import INPUT, INPUTS, SEQ, Rise, Side, Tables
 from holdfast.state import keyed, tables
 from holdfast.state.step import StateTable
-from holdfast.state.timeline import Ints, Promise, shifted
+from holdfast.state.timeline import Ints, Promise
 
 LEFT, RIGHT = "left", "right"
 
@@ -31,8 +32,8 @@ class JoinRules:
         ``left`` and ``right``.
     times : mapping of str to str
         Input -> its timestamp column.
-    low, high : int
-        Ticks: a pair is one if ``low <= right's time - left's time <= high``.
+    within : PairRange
+        Which times of right a left row's partners have.
     how : str
         ``inner``, ``left``, ``right``, ``full``, ``semi`` or ``anti``.
     promises : mapping of str to Promise
@@ -50,8 +51,7 @@ class JoinRules:
     key: pa.Schema
     inputs: Mapping[str, pa.Schema]
     times: Mapping[str, str]
-    low: int
-    high: int
+    within: PairRange
     how: str
     promises: Mapping[str, Promise]
     suffix: str
@@ -93,6 +93,10 @@ class JoinRules:
         rows = pair_schema(self) if self.is_of_pairs else self.inputs[LEFT]
         return {"rows": rows, "late": beside} | ({"unmatched": beside} if self.gives_unmatched else {})
 
+    def last_of(self, name: str, rows: pa.Table, times: Ints) -> Ints:
+        """Return the last time that a partner of each row of an input may have."""
+        return self.within.limits(rows, times)[1] if name == LEFT else self.within.last_of_left(times)
+
     def time_of(self, name: str) -> str:
         """Return the timestamp column of an input."""
         return self.times[name]
@@ -104,8 +108,8 @@ class JoinRules:
 
     def alone_at(self, side: Side, name: str, rows: Ints, rises: Mapping[str, Rise]) -> Ints:
         """Return the place at which it was known that each row has no partner."""
-        high, other = (self.high, RIGHT) if name == LEFT else (-self.low, LEFT)
-        return np.maximum(side.places[rows], rises[other].passed(shifted(side.times[rows], high)))
+        other = RIGHT if name == LEFT else LEFT
+        return np.maximum(side.places_of(rows), rises[other].passed(side.last[rows]))
 
 
 def right_names(left: list[str], right: list[str], key: list[str], suffix: str, timestamp: str) -> dict[str, str]:

@@ -5,14 +5,22 @@ Bounds of a join's inputs over one epoch: for all keys, with the places at which
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.state import joins, keyed, tables
+from holdfast.state.rows import rows_at
 from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, StateTable
 from holdfast.state.timeline import UNBOUNDED, Bools, Ints, Promise
+
+LastOf = Callable[[pa.Table, Ints], Ints]
+"""Rows and their times -> the last time that a partner of each may have."""
+
+_FEW = 8
+"""Rows so many times fewer than those that had a partner are first looked for among these."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +52,20 @@ class Side:
         Its rows, with their numbers.
     keys : pa.Table
         Their key columns.
-    times, numbers : array of int64
+    times : array of int64
         Of each row.
     places : array of int64
-        Where each arrived in this epoch; BEFORE for those of the state.
+        Where each of the new rows arrived in this epoch.
     kept, waited : int
         How many rows were settled before, and how many waited.
     settled : array of bool
         Which rows are settled now.
-    was_matched, matched : array of bool
-        Which rows had a pair that was settled before the epoch, and which have one now.
+    last : array of int64
+        The last time that a partner of each row may have.
+    known : pa.Table, optional
+        Key and number of the rows that had a pair which was settled before the epoch; None where such rows have left.
+    matched : array of bool
+        Which rows have a pair that has settled in the epoch.
     stays : array of bool
         Which rows are needed in later epochs.
     """
@@ -62,17 +74,17 @@ class Side:
     rows: pa.Table
     keys: pa.Table
     times: Ints
-    numbers: Ints
     places: Ints
     kept: int
     waited: int
     settled: Bools
-    was_matched: Bools
+    last: Ints
+    known: pa.Table | None
     matched: Bools = field(init=False)
     stays: Bools = field(init=False)
 
     def __post_init__(self) -> None:
-        self.matched = self.was_matched.copy()
+        self.matched = np.zeros(len(self.times), bool)
         self.stays = np.ones(len(self.times), bool)
 
     @staticmethod
@@ -84,6 +96,7 @@ class Side:
         time: str,
         number: int,
         settled_before: int,
+        last_of: LastOf,
     ) -> Side:
         """Return an input's rows.
 
@@ -101,33 +114,30 @@ class Side:
             Of its next row.
         settled_before : int
             The time below which both inputs are settled now.
+        last_of : callable
+            Returns the last time that a partner of each row may have.
         """
-        kept, waiting, matched = held
+        kept, waiting, known = held
         fresh = given.rows if not rise.is_late.any() else given.rows.filter(pa.array(~rise.is_late))
         places = keyed.ticks(fresh.column(PLACE))
         fresh = fresh.drop_columns([PLACE])
         numbers = np.arange(number, number + fresh.num_rows, dtype=np.int64)
         fresh = fresh.append_column(declared.kept.schema.field(SEQ), pa.array(numbers))
         rows = tables.united([kept, waiting, fresh], kept.schema)
-        old = kept.num_rows + waiting.num_rows
         times = keyed.ticks(rows.column(time))
         settled = times < settled_before
         settled[: kept.num_rows] = True
-        key = list(declared.kept.key)
-        had = np.zeros(rows.num_rows, bool)
-        if matched is not None and matched.num_rows:
-            had[: kept.num_rows] = joins.index_in(kept, matched, key) >= 0
         return Side(
             declared,
             rows,
-            rows.select([name for name in key if name != SEQ]),
+            rows.select([name for name in declared.kept.key if name != SEQ]),
             times,
-            keyed.ticks(rows.column(SEQ)),
-            np.concatenate([np.full(old, BEFORE, np.int64), places]),
+            places,
             kept.num_rows,
             waiting.num_rows,
             settled,
-            had,
+            last_of(rows, times),
+            known,
         )
 
     @property
@@ -140,36 +150,61 @@ class Side:
         """The rows that were settled before."""
         return np.arange(self.kept)
 
+    def numbers_of(self, rows: Ints) -> Ints:
+        """Return the numbers of some rows in the order of arrival."""
+        return keyed.ticks(rows_at(self.rows.select([SEQ]), rows).column(SEQ))
+
+    def places_of(self, rows: Ints) -> Ints:
+        """Return where some rows arrived in this epoch; BEFORE for those of the state."""
+        fresh = rows - (self.kept + self.waited)
+        found = np.full(len(rows), BEFORE, np.int64)
+        found[fresh >= 0] = self.places[fresh[fresh >= 0]]
+        return found
+
     @property
     def held(self) -> int:
         """How many rows are in the state after the epoch."""
         return int(self.stays.sum())
 
+    def unmatched_of(self, rows: Ints) -> Ints:
+        """Return those of some rows that have no pair which has settled, in this epoch or before."""
+        rows = rows[~self.matched[rows]]
+        return rows[~self._had(rows)]
+
+    def _had(self, rows: Ints) -> Bools:
+        """Return which rows had a pair that was settled before the epoch."""
+        had = np.zeros(len(rows), bool)
+        if self.known is None or not self.known.num_rows or not len(rows):
+            return had
+        key = list(self.declared.kept.key)
+        was_kept = np.flatnonzero(rows < self.kept)
+        wanted = rows_at(self.rows.select(key), rows[was_kept])
+        among = self.known
+        if wanted.num_rows * _FEW < among.num_rows:
+            among = joins.semi_join(among, wanted, key)
+        had[was_kept] = joins.index_in(wanted, among, key) >= 0
+        return had
+
     def changes(self, name: str) -> dict[str, Change]:
         """Return what changes in the tables of the input of this name."""
-        at = np.arange(len(self.times))
-        was_kept, was_waiting = at < self.kept, (at >= self.kept) & (at < self.kept + self.waited)
-        is_fresh = at >= self.kept + self.waited
+        kept, old = self.kept, self.kept + self.waited
+        settled, stays = self.settled, self.stays
+        comes, goes = kept + np.flatnonzero(stays[kept:] & settled[kept:]), np.flatnonzero(~stays[:kept])
+        waits, has_waited = ~settled[old:] & stays[old:], settled[kept:old] | ~stays[kept:old]
         found = {
-            name: self._change(self.stays & self.settled & ~was_kept, ~self.stays & was_kept),
-            f"waiting_{name}": self._change(
-                self.stays & ~self.settled & is_fresh, was_waiting & (self.settled | ~self.stays)
-            ),
+            name: self._change(comes, goes),
+            f"waiting_{name}": self._change(old + np.flatnonzero(waits), kept + np.flatnonzero(has_waited)),
         }
         if (declared := self.declared.matched) is not None:
-            more = self._picked(self.stays & self.settled & self.matched & ~self.was_matched)
-            gone = self._picked(~self.stays & self.was_matched)
-            key = list(declared.key)
-            found[f"matched_{name}"] = Change(more.select(key), gone.select(key))
+            more = np.flatnonzero(self.matched)
+            more = more[stays[more] & settled[more]]
+            keys = self.rows.select(list(declared.key))
+            more, goes = more[~self._had(more)], goes[self._had(goes)]
+            found[f"matched_{name}"] = Change(rows_at(keys, more), rows_at(keys, goes))
         return {name: change for name, change in found.items() if change.upserts.num_rows or change.deletes.num_rows}
 
-    def _change(self, comes: Bools, goes: Bools) -> Change:
-        return Change(self._picked(comes), self._picked(goes).select(list(self.declared.kept.key)))
-
-    def _picked(self, which: Bools) -> pa.Table:
-        if not which.any():
-            return self.rows.slice(0, 0)
-        return self.rows.filter(pa.array(which))
+    def _change(self, comes: Ints, goes: Ints) -> Change:
+        return Change(rows_at(self.rows, comes), rows_at(self.rows.select(list(self.declared.kept.key)), goes))
 
 
 BEFORE = -1

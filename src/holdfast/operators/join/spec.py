@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
+from holdfast.operators.arguments import Limit, check_offset, checked_limit, limit_column, limit_of, offset_ticks
+from holdfast.operators.join.range import PairRange
 from holdfast.operators.join.rules import LEFT, RIGHT, right_names
 from holdfast.operators.join.step import SIDES, JoinStep
 from holdfast.operators.select import Select
@@ -25,6 +27,15 @@ from holdfast.state import keyed
 from holdfast.state.timeline import Promise
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
+
+
+class NotSaid(Enum):
+    """What an argument is that nobody has given, where None says something."""
+
+    NOT_SAID = "not said"
+
+
+NOT_SAID = NotSaid.NOT_SAID
 _RIGHT = 'hf.join(orders, payments, on="order_id", within="2 h")'
 
 
@@ -38,8 +49,9 @@ class Join:
         Key columns, of the same names in both inputs.
     times : mapping of str to str
         Input -> its timestamp column.
-    low, high : str or int
-        A pair is one if right's time minus left's time lies between them, both included.
+    low, high : str or int, optional
+        A pair is one if right's time minus left's time lies between them, both included; or right's time, where one of
+        them is a column of left.  None: no limit.
     how : str
         Which rows are given.
     disorder : mapping of str to (str or int)
@@ -48,17 +60,20 @@ class Join:
         Of columns of the right input whose name is taken, and the column with the time of a pair.
     max_waiting_rows : int, optional
         Number of rows that wait for an input at which sources that run ahead are throttled.
+    forget_after : str or int, optional
+        How far apart the two times are at most, where a limit is a column.
     """
 
     on: tuple[str, ...]
     times: Mapping[str, str]
-    low: str | int
-    high: str | int
+    low: Limit
+    high: Limit
     how: str
     disorder: Mapping[str, str | int]
     suffix: str
     timestamp: str
     max_waiting_rows: int | None = None
+    forget_after: str | int | None = None
     kind: ClassVar[str] = "join"
     input_names: ClassVar[tuple[str, ...]] = SIDES
 
@@ -75,6 +90,7 @@ class Join:
     def arguments(self) -> Mapping[str, Any]:
         """Return every argument."""
         limit = {} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}
+        apart = {} if self.forget_after is None else {"forget_after": self.forget_after}
         return {
             "on": list(self.on),
             "times": dict(self.times),
@@ -84,6 +100,7 @@ class Join:
             "suffix": self.suffix,
             "timestamp": self.timestamp,
             **limit,
+            **apart,
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -92,6 +109,8 @@ class Join:
             require_columns(self.on, shape.columns, f"on= of input {name!r}")
             require_columns([self.times[name]], shape.columns, f"timestamp of input {name!r}")
         left, right = inputs
+        if left.columns is not None:
+            _check_limits([self.low, self.high], left.columns, right.columns)
         if self.how in ("semi", "anti"):
             return left
         if left.columns is None or right.columns is None:
@@ -112,19 +131,11 @@ class Join:
             raise _unlike(
                 f"the timestamp {other.name!r} of right is {other.type}, of left {time.name!r} is {time.type}"
             )
-        low, high = (_ticks(value, time) for value in (self.low, self.high))
-        if low > high:
-            raise InvalidPipeline(
-                f"within=({self.low!r}, {self.high!r}) contains nothing.",
-                why="right's time minus left's time lies between the first and the second.",
-                do='write the lower one first: within=("-1 h", "2 h")',
-            )
         step = JoinStep(
             pa.schema([field.with_nullable(True) for field in key]),
             {name: inputs[name] for name in SIDES},
             {LEFT: time.name, RIGHT: other.name},
-            low,
-            high,
+            self._pair_range(inputs[LEFT], time),
             self.how,
             {
                 name: Promise(False, keyed.duration_ticks(self.disorder.get(name, 0), time, "disorder"), is_whole=True)
@@ -137,6 +148,29 @@ class Join:
         _ = step.outputs  # says now which names clash
         return step
 
+    def _pair_range(self, left: pa.Schema, time: pa.Field) -> PairRange:
+        """Return which times of right a left row's partners have."""
+        names = [limit_column(limit) for limit in (self.low, self.high)]
+        begin, end = (None if name is None else _limit_field(left, name, time) for name in names)
+        low, high = (
+            None if limit is None or name is not None else _ticks(limit, time)
+            for limit, name in zip((self.low, self.high), names, strict=True)
+        )
+        if begin == time.name:
+            begin, low = None, 0
+        if end == time.name:
+            end, high = None, 0
+        if self.forget_after is not None:
+            apart = keyed.duration_ticks(self.forget_after, time, "forget_after")
+            low, high = -apart if low is None else max(low, -apart), apart if high is None else min(high, apart)
+        if low is not None and high is not None and low > high:
+            raise InvalidPipeline(
+                f"within=({self.low!r}, {self.high!r}) contains nothing.",
+                why="right's time minus left's time lies between the first and the second.",
+                do='write the lower one first: within=("-1 h", "2 h")',
+            )
+        return PairRange(low, high, begin, end)
+
 
 def _ticks(value: str | int, time: pa.Field) -> int:
     try:
@@ -146,6 +180,40 @@ def _ticks(value: str | int, time: pa.Field) -> int:
         raise InvalidPipeline(
             f"within={value!r} does not fit timestamps of type {time.type}.", why=error.why, do=f"write {right}"
         ) from error
+
+
+def _limit_field(left: pa.Schema, name: str, time: pa.Field) -> str:
+    """Return the column of left that is a limit, as it is written there."""
+    _check_limits([name], left.names, None)
+    found = keyed.field_of(left, name, "within=")
+    if found.type != time.type:
+        raise InvalidPipeline(
+            f"within= names the column {found.name!r}, which is of type {found.type}.",
+            why=f"the timestamps are of type {time.type}, and a limit is one of them.",
+            do=f'bring it to that type before: left | hf.select("* except ({found.name})", '
+            f'{found.name}="CAST({found.name} AS {"BIGINT" if time.type == pa.int64() else "TIMESTAMP"})")',
+        )
+    return str(found.name)
+
+
+def _check_limits(limits: Sequence[Limit], left: Sequence[str], right: Sequence[str] | None) -> None:
+    """Check that the columns which are limits are there.
+
+    Raises
+    ------
+    InvalidPipeline
+        If left has no such column; says so where right has it.
+    """
+    names = [name for limit in limits if (name := limit_column(limit)) is not None]
+    mine, other = {name.lower() for name in left}, {name.lower() for name in right or ()}
+    for name in names:
+        if name.lower() not in mine and name.lower() in other:
+            raise InvalidPipeline(
+                f"within= names the column {name!r}, which the right stream has and the left one has not.",
+                why="the range is that of each row of left.",
+                do="exchange the streams: hf.join(right, left, ...)",
+            )
+    require_columns(names, left, "within=")
 
 
 def _unlike(why: str) -> InvalidPipeline:
@@ -161,9 +229,9 @@ def join(
     right: Stream,
     *,
     on: str | Sequence[str] | Mapping[str, str],
-    within: str | int | tuple[str | int, str | int] | None = None,
+    within: str | int | tuple[str | int | None, str | int | None] | None = None,
     how: str = "inner",
-    forget_after: str | int | None = None,
+    forget_after: str | int | NotSaid | None = NOT_SAID,
     disorder: str | int | Mapping[str, str | int] | None = None,
     suffix: str = "_right",
     timestamp: str = "joined_time",
@@ -183,13 +251,15 @@ def join(
         that is null has no partner.
     within : str, int or pair of them, optional
         ``"2 h"``: at most two hours apart.  ``("-1 h", "2 h")``: right's time minus left's time is between these.
-        Ticks where timestamps are BIGINT.
+        Ticks where timestamps are BIGINT.  ``("opens", "closes")``: right's time is between these columns of the left
+        row.  None in the pair: no limit at that end, and the rows for which it is one are kept for ever.
     how : str
         ``"inner"``: pairs.  ``"left"``, ``"right"``, ``"full"``: besides, rows of that stream (of both) that have no
         partner, with nulls.  ``"semi"``: rows of left that have a partner, once, with the columns of left alone.
         ``"anti"``: those that have none.
     forget_after : str or int, optional
-        Instead of ``within``: how long, in event time, a row waits for partners.
+        Instead of ``within``: how long, in event time, a row waits for partners.  None, written out: for ever.  Beside
+        a ``within`` with columns: how far apart the two times are at most.
     disorder : str, int or mapping, optional
         How far a row may be below the newest of its whole stream, whatever its key; for both streams or
         ``{"left": ..., "right": ...}``.  Rows further below are late.  By default 0, with a warning in ``explain``,
@@ -217,7 +287,8 @@ def join(
     Raises
     ------
     InvalidPipeline
-        If a stream has no known timestamp, a column is missing, types differ, or no limit in event time is given.
+        If a stream has no known timestamp, a column is missing, types differ, or nothing is said of how far apart the
+        rows of a pair are.
 
     Notes
     -----
@@ -242,7 +313,8 @@ def join(
             )
         keys = _keys(on)
         times = {side: keyed.timestamp_of(stream, None) for side, stream in ((LEFT, left), (RIGHT, right))}
-        low, high = _range(within, forget_after)
+        low, high, apart = _range(within, forget_after)
+        _check_waits(low, apart, forget_after, times[LEFT])
         if how not in HOWS:
             raise InvalidPipeline(
                 f"how={how!r} is no kind of join.", why=f"there are {', '.join(HOWS)}.", do=f"write {_RIGHT}"
@@ -251,8 +323,9 @@ def join(
             if not isinstance(text, str) or not text:
                 raise InvalidPipeline(f"{argument}={text!r} is not a text.", do=f'write {argument}="_2"')
         spec = Join(
-            tuple(keys), times, low, high, how, _disorder(disorder), suffix, timestamp, checked_limit(max_waiting_rows)
-        )
+            tuple(keys), times, low, high, how, _disorder(disorder), suffix, timestamp, checked_limit(max_waiting_rows),
+            apart,
+        )  # fmt: skip
         past = past_of(renamed_from, migrate, kind=Join.kind, built_at=built_at)
         renamed = {other: mine for mine, other in keys.items() if other != mine}
         if renamed and right.columns is not None:
@@ -285,33 +358,60 @@ def _check_renamed(columns: Sequence[str], renamed: Mapping[str, str]) -> None:
         )
 
 
-def _range(within: Any, forget_after: Any) -> tuple[str | int, str | int]:
-    """Return between which limits right's time minus left's time lies."""
-    if (within is None) == (forget_after is None):
+def _range(within: Any, forget_after: Any) -> tuple[Limit, Limit, str | int | None]:
+    """Return between which limits right's time minus left's time lies, or right's time; and how far apart they are."""
+    is_said = forget_after is not NOT_SAID
+    if within is None and not is_said:
         raise InvalidPipeline(
-            "within= and forget_after= are both given." if within is not None else "no limit in event time is given.",
-            why="both say how far two rows may be apart."
-            if within is not None
-            else "rows would wait for partners for ever, and the state would grow without end.",
+            "no limit in event time is given.",
+            why="rows would wait for partners for ever, and the state would grow without end.",
             do='say how far apart the rows of a pair may be: within="2 h", or within=("-1 h", "2 h"); '
-            'or how long a row waits: forget_after="30 d"',
+            'or how long a row waits: forget_after="30 d", or for ever: forget_after=None',
         )
-    if forget_after is not None:
-        within = keyed.check_duration(forget_after, "forget_after")
-    if isinstance(within, Sequence) and not isinstance(within, str):
-        if len(within) != 2:
+    apart = keyed.check_duration(forget_after, "forget_after") if is_said and forget_after is not None else None
+    if within is None:
+        return (None, None, None) if apart is None else (*_both_ways(apart), None)
+    if not isinstance(within, Sequence) or isinstance(within, str):
+        if limit_column(within) is not None:
             raise InvalidPipeline(
-                f"within={within!r} is not a range.", do='give two limits: within=("-1 h", "2 h"), or one: within="2 h"'
+                f"within={within!r} is one column.", do=f'give two limits: within=("0 s", "{within}")'
             )
-        low, high = within
-    else:
         keyed.check_duration(within, "within", least=0)
-        low, high = (f"-{within.strip()}" if isinstance(within, str) else -within), within
-    for limit in (low, high):
-        check_offset(limit, "within")
-        if limit is None:
-            raise InvalidPipeline(f"within={within!r} has no limit.", do='give both: within=("-1 h", "2 h")')
-    return low, high
+        within = _both_ways(within)
+    if len(within) != 2:
+        raise InvalidPipeline(
+            f"within={within!r} is not a range.", do='give two limits: within=("-1 h", "2 h"), or one: within="2 h"'
+        )
+    names = [limit_column(limit) for limit in within]
+    if apart is not None and not any(names):
+        raise InvalidPipeline(
+            "within= and forget_after= are both given.",
+            why="both say how far two rows may be apart.",
+            do='write one of them: within="2 h", or within=("-1 h", None) where an end is open',
+        )
+    for limit, name in zip(within, names, strict=True):
+        if name is None:
+            check_offset(limit, "within")
+    low, high = within
+    return low, high, apart
+
+
+def _both_ways(distance: str | int) -> tuple[str | int, str | int]:
+    return (f"-{distance.strip()}" if isinstance(distance, str) else -distance), distance
+
+
+def _check_waits(low: Limit, apart: str | int | None, forget_after: Any, timestamp: str) -> None:
+    """Check that it is said how long rows of right wait where a column of left, of any time, is their lower limit."""
+    name = limit_column(low)
+    if name is None or name.lower() == timestamp.lower() or forget_after is not NOT_SAID:
+        return
+    raise InvalidPipeline(
+        f"within= begins with the column {name!r}, and nothing says how long rows of right are needed.",
+        why=f"a row of left may come whose {name} is far below its timestamp {timestamp!r}: each row of right would be "
+        "kept for it.",
+        do=f'say how far apart the times of a pair are at most: forget_after="30 d"; keep all rows of right: '
+        f'forget_after=None; or begin with the timestamp: within=("{timestamp}", ...)',
+    )
 
 
 def _disorder(value: Any) -> dict[str, str | int]:

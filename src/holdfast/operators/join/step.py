@@ -1,12 +1,13 @@
 """The step of ``join``: rows settle, find their partners, and stay while more may come.
 
-Pairs of rows of two tables: one key, and times within a range of each other.  Nothing here loops over rows.
+Pairs of rows of two tables: one key, and the time of right in the range of the left row.  Nothing here loops over rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,12 @@ from holdfast.operators.join import output
 from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
 from holdfast.operators.join.side import INPUT, INPUTS, SEQ, Rise, Side, known, rise
 from holdfast.state import checks, joins, keyed, tables
+from holdfast.state.rows import rows_at
 from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
     BOUND,
+    CLOSED,
     PLACE,
     UNBOUNDED,
     Arrivals,
@@ -27,7 +30,7 @@ from holdfast.state.step import (
     Result,
     StepTime,
 )
-from holdfast.state.timeline import Bools, Ints, shifted
+from holdfast.state.timeline import Ints, shifted
 
 SIDES = (LEFT, RIGHT)
 
@@ -66,6 +69,7 @@ class JoinStep(JoinRules):
                 self.times[name],
                 before[name][1],
                 settled,
+                partial(self.last_of, name),
             )
             for name in SIDES
         )
@@ -84,7 +88,7 @@ class JoinStep(JoinRules):
             counts |= keyed.counted("unmatched", {keyed.ALONE: alone.num_rows})
         absorbed = came + held_before - late.num_rows - counts["waiting_rows"]
         fates = {ABSORBED: absorbed, "late": late.num_rows}
-        return Result(outputs, changes, self._bounds(rises), counts, fates=fates)
+        return Result(outputs, changes, self._bounds(rises, left, right), counts, fates=fates)
 
     def _released(
         self, left: Side, right: Side, rises: Mapping[str, Rise], settled: int
@@ -93,9 +97,8 @@ class JoinStep(JoinRules):
         ours, theirs = self._pairs(left, right)
         left.matched[ours] = True
         right.matched[theirs] = True
-        above, below = max(self.high, 0), max(-self.low, 0)
-        left.stays &= ~left.settled | (shifted(left.times, above) >= settled)
-        right.stays &= ~right.settled | (shifted(right.times, below) >= settled)
+        for side in (left, right):
+            side.stays &= ~side.settled | (side.times >= settled) | (side.last >= settled)
         gone = self._alone(left, right, rises)
         left.stays[gone[LEFT]] = right.stays[gone[RIGHT]] = False
         if not self.is_of_pairs:
@@ -105,16 +108,21 @@ class JoinStep(JoinRules):
 
     def _pairs(self, left: Side, right: Side) -> tuple[Ints, Ints]:
         """Return the pairs whose later row has settled in this epoch."""
-        found = []
         everything = np.concatenate([right.old, right.new])
-        for ours, theirs in ((left.new, everything), (left.old, right.new)):
-            mine, other = pairs(
-                _take(left.keys, ours), left.times[ours],
-                _take(right.keys, theirs), right.times[theirs],
-                self.low, self.high,
-            )  # fmt: skip
-            found.append((ours[mine], theirs[other]))
+        found = [self._among(left, left.new, right, everything), self._among(left, left.old, right, right.new)]
         return np.concatenate([one for one, _ in found]), np.concatenate([other for _, other in found])
+
+    def _among(self, left: Side, ours: Ints, right: Side, theirs: Ints) -> tuple[Ints, Ints]:
+        """Return the pairs of some rows of both inputs."""
+        columns = self.within.columns
+
+        def limits(rows: Ints) -> tuple[Ints, Ints]:
+            chosen = ours[rows]
+            given = rows_at(left.rows.select(columns), chosen) if columns else left.rows.slice(0, 0)
+            return self.within.limits(given, left.times[chosen])
+
+        mine, other = pairs(_take(left.keys, ours), limits, _take(right.keys, theirs), _times(right, theirs))
+        return ours[mine], theirs[other]
 
     def _alone(self, left: Side, right: Side, rises: Mapping[str, Rise]) -> dict[str, Ints]:
         """Return the rows of each input that have no partner and can have none any more."""
@@ -125,22 +133,24 @@ class JoinStep(JoinRules):
             wanted = SIDES if self.is_of_pairs else (LEFT,)
         for name in wanted:
             mine, other = (left, right) if name == LEFT else (right, left)
-            low, high = (self.low, self.high) if name == LEFT else (-self.high, -self.low)
             bound = rises[RIGHT if name == LEFT else LEFT].after
-            rows = np.flatnonzero(~mine.matched & (shifted(mine.times, high) < bound))
+            rows = mine.unmatched_of(np.flatnonzero(mine.last < bound))
             # Rows that have arrived and are not settled are partners, too: of the other rows none can come.
             waiting = other.kept + np.flatnonzero(~other.settled[other.kept :])
-            has = has_partner(
-                _take(mine.keys, rows), mine.times[rows],
-                _take(other.keys, waiting), other.times[waiting], low, high,
-            )  # fmt: skip
-            rows = rows[~has]
+            rows = self._without(name, mine, rows, other, waiting)
             if (unsettled := ~mine.settled[rows]).any():
-                at = rows[unsettled]
-                has = has_partner(_take(mine.keys, at), mine.times[at], other.keys, other.times, low, high)
-                rows = np.concatenate([rows[~unsettled], at[~has]])
+                alone = self._without(name, mine, rows[unsettled], other, np.arange(len(other.times)))
+                rows = np.concatenate([rows[~unsettled], alone])
             found[name] = rows
         return found
+
+    def _without(self, name: str, mine: Side, rows: Ints, other: Side, others: Ints) -> Ints:
+        """Return those of some rows of an input that have no partner among some rows of the other one."""
+        if name == LEFT:
+            with_one = self._among(mine, rows, other, others)[0]
+        else:
+            with_one = self._among(other, others, mine, rows)[1]
+        return np.setdiff1d(rows, with_one) if len(with_one) else rows
 
     def _late(self, arrivals: Mapping[str, Arrivals], rises: Mapping[str, Rise]) -> pa.Table:
         """Return the late rows of both inputs in the order of their arrival."""
@@ -153,20 +163,43 @@ class JoinStep(JoinRules):
             places.append(keyed.ticks(rows.column(PLACE)))
         return tables.united(parts).take(pa.array(np.argsort(np.concatenate(places))))
 
-    def _bounds(self, rises: Mapping[str, Rise]) -> pa.Table | None:
+    def _bounds(self, rises: Mapping[str, Rise], left: Side, right: Side) -> pa.Table | None:
         """Return the bound of the output: no row of it below this follows."""
         bounds = {name: rises[name].after for name in SIDES}
         least = min(bounds.values())
-        if self.how == "semi":  # a row leaves at its first partner, which may be this far above it, and settle late
-            least = int(shifted(np.array([least]), -max(self.high, 0))[0])
+        if self.how == "semi":  # a row leaves at its first partner, which may be far above it, and settle late
+            least = min(least, self._bound_of_alone(left, self.within.high, self.within.end, least))
         if self.how in ("left", "full", "anti"):
-            least = min(least, int(shifted(np.array([bounds[RIGHT]]), -max(self.high, 0))[0]))
+            least = min(least, self._bound_of_alone(left, self.within.high, self.within.end, bounds[RIGHT]))
         if self.how in ("right", "full"):
-            least = min(least, int(shifted(np.array([bounds[LEFT]]), -max(-self.low, 0))[0]))
+            low = None if self.within.low is None else -self.within.low
+            least = min(least, self._bound_of_alone(right, low, None, bounds[LEFT]))
         if least <= UNBOUNDED + 1:
             return None
         row = {**dict.fromkeys(self.key.names), ALL_KEYS: True, BOUND: least}
         return pa.Table.from_pylist([row], schema=tables.bounds_schema(self.key))
+
+    @staticmethod
+    def _bound_of_alone(side: Side, distance: int | None, column: str | None, bound: int) -> int:
+        """Return the time below which no row of an input leaves that has no pair yet.
+
+        Parameters
+        ----------
+        side : Side
+            Its rows.
+        distance : int, optional
+            How far a partner may be above it; None: any.
+        column : str, optional
+            The column that says up to where a partner may be.
+        bound : int
+            The time up to which partners have come.
+        """
+        if distance is not None:
+            return int(shifted(np.array([bound]), -max(distance, 0))[0])
+        if column is None:
+            return bound if bound == CLOSED else UNBOUNDED
+        rows = side.unmatched_of(np.flatnonzero(side.stays & side.settled))
+        return int(side.times[rows].min()) if len(rows) else bound
 
 
 def _take(table: pa.Table, rows: Ints) -> pa.Table:
@@ -174,7 +207,14 @@ def _take(table: pa.Table, rows: Ints) -> pa.Table:
         return table
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
         return table.slice(int(rows[0]), len(rows))
-    return table.take(pa.array(rows))
+    return rows_at(table, rows)
+
+
+def _times(side: Side, rows: Ints) -> Ints:
+    """Return the times of ascending rows; not copied where they are all, or a stretch."""
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        return side.times[int(rows[0]) : int(rows[0]) + len(rows)]
+    return side.times[rows]
 
 
 def _inputs_change(
@@ -182,7 +222,7 @@ def _inputs_change(
 ) -> Change | None:
     rows = []
     for name, side in ((LEFT, left), (RIGHT, right)):
-        number = before[name][1] + len(side.times) - side.kept - side.waited
+        number = before[name][1] + len(side.places)
         if (rises[name].after, number) != before[name]:
             rows.append({INPUT: name, BOUND: rises[name].after, SEQ: number})
     if not rows:
@@ -190,23 +230,22 @@ def _inputs_change(
     return Change(pa.Table.from_pylist(rows, schema=INPUTS), tables.empty(pa.schema([INPUTS.field(INPUT)])))
 
 
+Limits = Callable[[Ints], tuple[Ints, Ints]]
 _FEW = 8
 """With so many times fewer rows on one side, those of the other are first sought by their keys."""
 
 
-def pairs(
-    left: pa.Table, left_times: Ints, right: pa.Table, right_times: Ints, low: int, high: int
-) -> tuple[Ints, Ints]:
+def pairs(left: pa.Table, limits: Limits, right: pa.Table, right_times: Ints) -> tuple[Ints, Ints]:
     """Return the pairs of two tables.
 
     Parameters
     ----------
     left, right : pa.Table
         Key columns alone, of the same names and types; a row with a null in one of them is in no pair.
-    left_times, right_times : array of int64
-        The times of the rows.
-    low, high : int
-        A pair is one if ``low <= right's time - left's time <= high``.
+    limits : callable
+        Returns for some left rows the first and the last time of a partner.
+    right_times : array of int64
+        The times of the right rows.
 
     Returns
     -------
@@ -216,7 +255,8 @@ def pairs(
     Examples
     --------
     >>> orders, payments = pa.table({"k": ["a", "b", None]}), pa.table({"k": ["b", "a", "a", None]})
-    >>> found = pairs(orders, np.array([10, 20, 30]), payments, np.array([21, 14, 99, 30]), 0, 5)
+    >>> ordered = np.array([10, 20, 30])
+    >>> found = pairs(orders, lambda rows: (ordered[rows], ordered[rows] + 5), payments, np.array([21, 14, 99, 30]))
     >>> [rows.tolist() for rows in found]
     [[0, 1], [1, 0]]
     """
@@ -229,17 +269,12 @@ def pairs(
         ours = ours[joins.members(_rows(left, ours), _rows(right, theirs), left.column_names)]
     if not len(ours) or not len(theirs):
         return _none()
-    found = _once(left, ours, left_times, right, theirs, right_times, low, high)
+    first, last = limits(ours)
+    left, right, there = _rows(left, ours), _rows(right, theirs), right_times[theirs]
+    found = _once(left, first, last, right, there)
     if found is None:
-        found = _often(left, ours, left_times, right, theirs, right_times, low, high)
+        found = _often(left, first, last, right, there)
     return ours[found[0]], theirs[found[1]]
-
-
-def has_partner(left: pa.Table, left_times: Ints, right: pa.Table, right_times: Ints, low: int, high: int) -> Bools:
-    """Return for each left row whether there is a right one; the parameters are those of :func:`pairs`."""
-    found = np.zeros(left.num_rows, bool)
-    found[pairs(left, left_times, right, right_times, low, high)[0]] = True
-    return found
 
 
 def _none() -> tuple[Ints, Ints]:
@@ -248,53 +283,43 @@ def _none() -> tuple[Ints, Ints]:
 
 def _with_key(table: pa.Table) -> Ints:
     """Return the rows without a null."""
-    valid = np.ones(table.num_rows, bool)
-    for column in table.columns:
-        if column.null_count:
-            valid &= np.asarray(pc.is_valid(column))
-    return np.flatnonzero(valid)
+    with_nulls = [column for column in table.columns if column.null_count]
+    if not with_nulls:
+        return np.arange(table.num_rows)
+    return np.flatnonzero(np.logical_and.reduce([np.asarray(pc.is_valid(column)) for column in with_nulls]))
 
 
 def _rows(table: pa.Table, rows: Ints) -> pa.Table:
-    return table if len(rows) == table.num_rows else table.take(pa.array(rows))
+    return table if len(rows) == table.num_rows else rows_at(table, rows)
 
 
-def _once(
-    left: pa.Table, ours: Ints, left_times: Ints, right: pa.Table, theirs: Ints, right_times: Ints, low: int, high: int
-) -> tuple[Ints, Ints] | None:
+def _once(left: pa.Table, first: Ints, last: Ints, right: pa.Table, there: Ints) -> tuple[Ints, Ints] | None:
     """Return the pairs where each right key occurs once: no sorting.  None where one occurs more often."""
-    keys, names = _rows(right, theirs), right.column_names
-    if len(names) == 1 and pc.count_distinct(keys.column(0)).as_py() < keys.num_rows:
+    names = right.column_names
+    if len(names) == 1 and pc.count_distinct(right.column(0)).as_py() < right.num_rows:
         return None
-    if len(names) > 1 and int(joins.key_codes(keys, names).max()) + 1 < keys.num_rows:
+    if len(names) > 1 and int(joins.key_codes(right, names).max()) + 1 < right.num_rows:
         return None
-    at = joins.index_in(_rows(left, ours), keys, names)
+    at = joins.index_in(left, right, names)
     mine = np.flatnonzero(at >= 0)
     at = at[mine]
-    times = left_times[ours[mine]]
-    there = right_times[theirs[at]]
-    near = (there >= shifted(times, low)) & (there <= shifted(times, high))
+    near = (there[at] >= first[mine]) & (there[at] <= last[mine])
     return (mine, at) if near.all() else (mine[near], at[near])
 
 
-def _often(
-    left: pa.Table, ours: Ints, left_times: Ints, right: pa.Table, theirs: Ints, right_times: Ints, low: int, high: int
-) -> tuple[Ints, Ints]:
+def _often(left: pa.Table, first: Ints, last: Ints, right: pa.Table, there: Ints) -> tuple[Ints, Ints]:
     """Return the pairs where keys occur several times: right rows by key and time, and a span of them for each left."""
-    names = left.column_names
-    both = tables.united([_rows(right, theirs), _rows(left, ours)])
-    codes = joins.key_codes(both, names)
-    of_right, of_left = codes[: len(theirs)], codes[len(theirs) :]
-    there, times = right_times[theirs], left_times[ours]
+    codes = joins.key_codes(tables.united([right, left]), left.column_names)
+    of_right, of_left = codes[: len(there)], codes[len(there) :]
     ranks = np.unique(there)
     width = len(ranks) + 1
     line = of_right * width + np.searchsorted(ranks, there)
     order = np.argsort(line, kind="stable")
     line = line[order]
-    first = np.searchsorted(line, of_left * width + np.searchsorted(ranks, shifted(times, low), side="left"))
+    start = np.searchsorted(line, of_left * width + np.searchsorted(ranks, first, side="left"))
     # One below the first rank that is too high; of a range that ends before all of them, the end of the key before.
-    end = np.searchsorted(line, of_left * width + np.searchsorted(ranks, shifted(times, high), side="right"))
-    counts = np.maximum(end - first, 0)
-    mine = np.repeat(np.arange(len(ours)), counts)
+    end = np.searchsorted(line, of_left * width + np.searchsorted(ranks, last, side="right"))
+    counts = np.maximum(end - start, 0)
+    mine = np.repeat(np.arange(len(of_left)), counts)
     within = np.arange(len(mine)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return mine, order[np.repeat(first, counts) + within]
+    return mine, order[np.repeat(start, counts) + within]

@@ -34,6 +34,8 @@ CACHE_BYTES = 2**30
 
 _RECENT = 64
 _CHUNKS_MAX = 64
+_CHUNKS_LEAST = 16
+"""A chunk with more than a 16th of the rows is not put together with others."""
 
 
 class Cells(Protocol):
@@ -297,8 +299,20 @@ def advance(
 def compacted(state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """Return tables in few chunks: each epoch adds one, and every scan reads all."""
     return {
-        name: table.combine_chunks() if _chunk_count(table) > _CHUNKS_MAX else table for name, table in state.items()
+        name: _in_fewer_chunks(table) if _chunk_count(table) > _CHUNKS_MAX else table for name, table in state.items()
     }
+
+
+def _in_fewer_chunks(table: pa.Table) -> pa.Table:
+    """Return a table whose small chunks are put together; large ones stay, so that a row is copied a few times only."""
+    least = table.num_rows // _CHUNKS_LEAST
+    groups: list[list[pa.RecordBatch]] = [[]]
+    for batch in table.to_batches():
+        if groups[-1] and (batch.num_rows > least or sum(each.num_rows for each in groups[-1]) > least):
+            groups.append([])
+        groups[-1].append(batch)
+    parts = [(group, pa.Table.from_batches(group, table.schema)) for group in groups]
+    return tables.united([part if len(group) == 1 else part.combine_chunks() for group, part in parts], table.schema)
 
 
 def _chunk_count(table: pa.Table) -> int:
