@@ -15,6 +15,7 @@ from typing import Any
 from bench.matrix.lives import ROOT
 from bench.matrix.peers import PEERS
 from bench.nexmark.flink_sql import QUERIES as FLINK_QUERIES
+from bench.nexmark.sides import queries_of
 from bench.nexmark.spark_sql import QUERIES as SPARK_QUERIES
 
 MEASURED = ROOT / "build" / "nexmark.json"
@@ -106,6 +107,8 @@ def _rates(sink: str, by_query: Mapping[str, Any]) -> Iterator[str]:
     for query in QUERIES:
         sides = by_query.get(query, {})
         rates = [_cell(query, side, sides, "events_per_s", 1000) for side in ("holdfast", "flink", "spark")]
+        if query not in queries_of(sink):
+            rates[0] = "cannot"
         yield _row(query[1:], *rates, *(_ratio(sides, other) for other in OTHERS))
     means = [geomean(by_query, other) for other in OTHERS]
     yield _row("geometric mean", "", "", "", *("" if mean is None else f"**{mean:.2f}**" for mean in means))

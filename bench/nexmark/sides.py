@@ -35,7 +35,7 @@ def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dic
         target = Path(out) / size
         target.mkdir(parents=True)
         rows = module_of(query).result(FileTables(Path(inputs) / size))
-        graph = hf.Pipeline(query, _to_sink(sink, query, rows, target, dsn, size))
+        graph = hf.Pipeline(f"{query}_{size}", _to_sink(sink, query, rows, target, dsn, size))
         where = str(target / "checkpoint")
         graph.start(checkpoint=where, trigger=hf.available_now(), session=session).wait()
 
@@ -48,13 +48,15 @@ def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dic
 def _to_sink(sink: str, query: str, rows: Any, target: Path, dsn: str, size: str) -> Any:
     import holdfast as hf
 
+    key, delete = module_of(query).KEY, vars(module_of(query)).get("DELETE")
     if sink == DISCARD:
+        if delete:  # a change counts, whatever it changes
+            rows = rows | hf.select(f"* except ({delete})", f"{delete} AS was_{delete}", name="changes")
         counted = rows | hf.map_batches(_count, "counted BIGINT", name="counted_rows")
         return counted | hf.write.sqlite(target / "out.db", table="counts", name="counts")
     if sink == FILES:
         return rows | hf.write.files(str(target / "out"), format="parquet", name="result")
-    key = module_of(query).KEY
-    mode = {"mode": "upsert", "key": key} if key else {}
+    mode = {"mode": "upsert", "key": key, "delete": delete} if key else {}
     return rows | hf.write.postgres(dsn, table=size, name="result", **mode)
 
 
