@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import holdfast as hf
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.aggregate import aggregates, exact, histogram
 from tests.everyday import examples
@@ -31,7 +32,7 @@ def test_what_is_no_aggregate_is_refused(build, text):
 
 @pytest.mark.parametrize("name", [*aggregates.KINDS, "quantile"])
 def test_every_argument_of_an_aggregate_is_described(name):
-    build = getattr(aggregates, name)
+    build = getattr(hf, name)
     described = inspect.getdoc(build).partition("Parameters\n----------\n")[2]
     assert [argument for argument in inspect.signature(build).parameters if f"{argument} : " not in described] == []
 
