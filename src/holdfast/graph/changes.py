@@ -13,13 +13,11 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 
-AS_ROWS = (
-    'to take the changes as rows like others, rename their column first: hf.select("* except ({0})", "{0} AS was_{0}")'
-)
-"""What to do where an operator or a sink takes no changes."""
-
 _SHOWN = frozenset({"console", "memory"})
 """Kinds of sinks that show every row as it is, and are no table."""
+
+_TABLES = frozenset({"sqlite", "postgres", "mysql", "kafka"})
+"""Kinds of sinks that can be told which rows no longer hold."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,11 @@ class Changes:
     @property
     def as_rows(self) -> str:
         """What to do where changes are not taken."""
-        return AS_ROWS.format(self.column)
+        new = f"was_{self.column.removeprefix('is_')}"
+        return (
+            "to take the changes as rows like others, rename their column first: "
+            f'hf.select("* except ({self.column})", "{self.column} AS {new}")'
+        )
 
 
 def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
@@ -64,7 +66,7 @@ def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None)
         return
     wanted = f'mode="upsert", key={_as_list(changes.key)}, delete="{changes.column}"'
     if arguments.get("mode") != "upsert" or arguments.get("delete") != changes.column:
-        is_table = "delete" in arguments
+        is_table = kind in _TABLES
         there = "is not told which rows no longer hold" if is_table else "adds rows only"
         table = f'write to a table, hf.write.sqlite(..., {wanted}); or emit="settled" upstream'
         raise InvalidPipeline(

@@ -369,6 +369,42 @@ def test_what_takes_no_changes_is_refused_with_the_cure(build: Any, said: str, c
     assert cure in error.value.do
 
 
+TABLES: dict[str, Any] = {
+    "sqlite": lambda **said: hf.write.sqlite("x.db", table="t", **said),
+    "postgres": lambda **said: hf.write.postgres("postgresql://u@h/d", table="t", **said),
+    "mysql": lambda **said: hf.write.mysql("mysql://u@h/d", table="t", **said),
+    "kafka": lambda **said: hf.write.kafka("h:9092", topic="t", **said),
+}
+ADDING: dict[str, Any] = {
+    "files": lambda: hf.write.files("out"),
+    "segments": lambda: hf.write.segments("out"),
+    "redis": lambda: hf.write.redis("redis://h", key="x", kind="hash", id="k"),
+    "http": lambda: hf.write.http("http://h/x"),
+    "foreach_batch": lambda: hf.write.foreach_batch(lambda df, epoch: None),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_sink_that_upserts_takes_changes_by_its_delete_column(kind: str) -> None:
+    changing() | TABLES[kind](mode="upsert", key="k", delete="is_deleted")
+    renamed = changing() | hf.select("k AS id", "v", "is_deleted")
+    renamed | TABLES[kind](mode="upsert", key=["id", "v"], delete="is_deleted")
+    for said in ({}, {"mode": "upsert", "key": "k"}):
+        with pytest.raises(InvalidPipeline, match="is not told which rows no longer hold") as error:
+            changing() | TABLES[kind](**said)
+        assert 'mode="upsert", key=["k"], delete="is_deleted"' in error.value.do
+
+
+@pytest.mark.parametrize("kind", ADDING)
+def test_a_sink_that_adds_rows_is_refused_changes(kind: str) -> None:
+    with pytest.raises(InvalidPipeline, match="adds rows only") as error:
+        changing() | ADDING[kind]()
+    assert "hf.write.sqlite" in error.value.do
+    assert '"is_deleted AS was_deleted"' in error.value.do
+    changing() | hf.write.console(name="shown")
+    changing() | hf.write.memory(name="kept")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
