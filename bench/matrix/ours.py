@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, str] = {
     "repair-uncommitted": "the repair of a sink alone comes to it: `tests/crash/test_reconcile_kill.py`",
     "repaired": "the repair of a sink alone comes to it: `tests/crash/test_reconcile_kill.py`",
     "columns-uncommitted": "a start with a new column alone comes to it: `tests/crash/test_new_column_kill.py`",
+    "schema-file-longer": "a run that adds a column alone comes to it: `tests/crash/test_added_column_kill.py`",
 }
 """The points that no plain run comes to, and which test kills there."""
 

@@ -20,7 +20,8 @@ def pipeline_of(query: str, tables: Tables, out: Path) -> hf.Pipeline:
     module = importlib.import_module(f"{queries.__name__}.{query}")
     rows = module.result(tables)
     if module.KEY:
-        table = hf.write.sqlite(out, table="result", mode="upsert", key=module.KEY, name="result")
+        delete = vars(module).get("DELETE")
+        table = hf.write.sqlite(out, table="result", mode="upsert", key=module.KEY, delete=delete, name="result")
         return hf.Pipeline(query, rows | table)
     return hf.Pipeline(query, rows | hf.write.files(str(out), format="parquet", name="result"))
 

@@ -129,6 +129,15 @@ class BadRow(HoldfastError):
     is_isolated_later: bool = False
     """Whether it comes from a run that isolates rows: some starts later the row is left out."""
 
+    is_mended_by_start: bool = False
+    """Whether the run has mended what the row was refused for: the next start takes it."""
+
+    new_columns: str = ""
+    """Columns that its schema lacks, in SQL's words, each in a line: the run adds them to :attr:`schema_file`."""
+
+    schema_file: str = ""
+    """The schema file of a source that lets the run add columns to it."""
+
     is_expected: bool = False
     """Whether an expectation of the user's stops the epoch: no row of it is left out by itself."""
 
@@ -259,6 +268,8 @@ _FIELDS: dict[str, type] = {
     "is_isolated_later": bool,
     "is_mended_by_start": bool,
     "is_of_timer": bool,
+    "new_columns": str,
+    "schema_file": str,
     "what": str,
     "do": str,
     "why": str,

@@ -32,6 +32,7 @@ POINTS: dict[str, str] = {
     "repair-uncommitted": "inside the repair of a sink: everything is written, its COMMIT is not sent",
     "repaired": "a start has compared a sink and repaired it, and the run has not gone on",
     "columns-uncommitted": "columns are added to a sink's table, its COMMIT is not sent",
+    "schema-file-longer": "a run has met members that are no column, its schema file has them, it has not ended",
     "recovery-resolved": "recovery has published or discarded what was in doubt, the query has not started",
 }
 
@@ -44,8 +45,8 @@ RESOLVE_POINTS = ("rejected-kept", "rejected-decided")
 REPAIR_POINTS = ("repair-uncommitted", "repaired")
 """Those that only the repair of a sink reaches."""
 
-COLUMN_POINTS = ("columns-uncommitted",)
-"""Those that only a start with columns that a table lacks reaches."""
+COLUMN_POINTS = ("columns-uncommitted", "schema-file-longer")
+"""Those that only a start with columns that a table lacks reaches, or a run with rows that have more than columns."""
 
 Hook = Callable[[str, int], None]
 _hook: Hook | None = None

@@ -15,12 +15,12 @@ from holdfast.starts.start import start
 ROOT = Path(__file__).resolve().parents[2]
 NEED_SPARK = {"Run"}
 STATEFUL = ["accumulate", "aggregate", "apply", "distinct", "join", "limit_in_flight", "merge", "reduce", "stateful"]
-STATEFUL += ["combine", "latest", "sync", "table", "top"]
+STATEFUL += ["combine", "latest", "over", "sync", "table", "top"]
 OPERATORS = ["call", "clip", "filter", "lookup", "map", "map_batches", "select", "split", "sql", "union", *STATEFUL]
 PAGES = {"combine": "latest", "reduce": "aggregate"}
 WINDOWS = ["count_window", "session", "sliding", "timer", "total", "tumbling"]
 AGGREGATES = ["collect", "count", "distinct_count", "first", "last", "max", "mean", "min", "quantile", "quantiles"]
-AGGREGATES += ["max_by", "min_by", "sum", "variance"]
+AGGREGATES += ["approx_count_distinct", "max_by", "min_by", "sum", "variance"]
 POLICIES = [
     "barrier",
     "custom",

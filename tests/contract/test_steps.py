@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
+from holdfast.operators.aggregate.approximate import approx_count_distinct
+from holdfast.operators.aggregate.over import over
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.aggregate.top import top
 from holdfast.operators.flow.spec import flow
@@ -86,6 +88,19 @@ def with_end(events):
     return more
 
 
+def with_withdrawals(events, column):
+    """Return the same events as changes: each row with a value of three's multiples is withdrawn again."""
+
+    def more(rng, count, keys):
+        made = [
+            (name, row | {column: False} if isinstance(row, dict) else row) for name, row in events(rng, count, keys)
+        ]
+        gone = [(name, row | {column: True}) for name, row in made if isinstance(row, dict) and row["v"] % 3 == 0]
+        return [*made, *gone]
+
+    return more
+
+
 def of_many_keys(events):
     """Return the same events, of at most some fifty rows a key: each meets all others of its key."""
     return lambda rng, count, keys: events(rng, count, max(keys, count // 50))
@@ -135,7 +150,9 @@ OF_VALUES: dict[str, Any] = {
     "spread": aggregates.variance("v"), "first": aggregates.first("v"), "most": aggregates.max("v"),
     "median": aggregates.quantile("v", 0.5), "different": aggregates.distinct_count("v"),
     "all": aggregates.collect("v"), "latest": aggregates.max_by("v", "t"), "earliest": aggregates.min_by("v", "t"),
+    "about": approx_count_distinct("v", relative_error=0.26),
 }  # fmt: skip
+OF_CHANGES = {name: OF_VALUES[name] for name in ("rows", "total", "mean", "most", "different")}
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),
     "sliding": window.sliding(10, 4),
@@ -153,6 +170,20 @@ def aggregations():
         yield StepCase(f"aggregate {name}", step, events_for("rows", disorder=disorder))
     changes = aggregate(by="k", window=BY_TIME["tumbling"], emit="changes", **OF_VALUES)
     yield StepCase("aggregate changes", step_of(source() | changes), events_for("rows"), depends_on_cut=True)
+    told = replace(changes.spec, delete="is_deleted", aggregates=tuple(OF_VALUES.items()))
+    yield StepCase("aggregate withdrawals", step_of(source() | replace(changes, spec=told)), events_for("rows"),
+                   depends_on_cut=True)  # fmt: skip
+    taking = (source() | aggregate(by="k", window=window.total(), **OF_CHANGES)).node.spec
+    step = replace(taking, over="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
+    yield StepCase("aggregate over changes", step, with_withdrawals(events_for("rows"), "gone"))
+    step = replace(step, on_change=True, delete="gone")
+    yield StepCase("aggregate over changes, as changes", step, with_withdrawals(events_for("rows"), "gone"),
+                   depends_on_cut=True)  # fmt: skip
+    ranking: Any = top(source(), 3, by="k", order="v desc, t").node.spec
+    ranking = replace(ranking, over="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
+    step = ranking.step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
+    yield StepCase("aggregate top over changes", step, with_withdrawals(events_for("rows"), "gone"),
+                   depends_on_cut=True)  # fmt: skip
     some = {name: replace(one, where="v % 3 > 0") for name, one in OF_VALUES.items()}
     condition = some["rows"].condition
     spec = (
@@ -166,6 +197,10 @@ def aggregations():
     ranks = step_of(top(source(), 3, **ranked))
     yield StepCase("aggregate top changes", ranks, events_for("rows"), depends_on_cut=True)
     yield StepCase("aggregate where", step, with_flag(events_for("rows", disorder=4), condition))
+    last: dict[str, Any] = {"n": aggregates.count(), "total": aggregates.sum("v"), "most": aggregates.max_by("t", "v")}
+    came, ordered = over(rows=3, by="k", **last), over(rows=3, by="k", order="v desc", disorder=4, **last)
+    yield StepCase("over", step_of(source() | ordered), events_for("rows", disorder=4))
+    yield StepCase("over as rows come", step_of(source() | came), events_for("rows"))
     yield StepCase("accumulate", step_of(source() | accumulate(by="k", n=aggregates.sum("v"))), events_for("rows"))
 
 

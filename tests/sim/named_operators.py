@@ -70,6 +70,7 @@ AGGREGATES = {
     "kinds": hf.distinct_count("y"), "others": hf.distinct_count("x"),
     "large": hf.sum("x", where="y > 3"), "small": hf.count(where="y <= 3"),
     "x_of_y": hf.max_by("x", "y"), "y_of_x": hf.min_by("y", "x"), "few": hf.distinct_count("x", where="y > 3"),
+    "about": hf.approx_count_distinct("y"),
 }  # fmt: skip
 
 
@@ -85,6 +86,13 @@ def aggregated(order: Order) -> Stream:
 def accumulated(order: Order) -> Stream:
     aggregates = order.named("aggregates", a=hf.sum("x"), b=hf.sum("y"), c=hf.max("x"), d=hf.max("y"))
     return chosen(order) | hf.accumulate(by=order.of("by", "k", "j"), **aggregates, name="op")
+
+
+def over_last(order: Order) -> Stream:
+    aggregates = {name: one for name, one in AGGREGATES.items() if one.kind not in ("quantiles", "collect")}
+    aggregates = {name: one for name, one in aggregates.items() if "distinct" not in one.kind}
+    named = order.named("aggregates", **aggregates)
+    return chosen(order) | hf.over(rows=3, by=order.of("by", "k", "j"), disorder=50, **named, name="op")
 
 
 def united(order: Order) -> Stream:
@@ -207,7 +215,7 @@ def gated(order: Order) -> Stream:
 
 OPERATORS: dict[str, Callable[[Order], Stream]] = {
     "reduce": reduced, "aggregate": aggregated, "accumulate": accumulated, "union": united, "latest": latest,
-    "top": ranked,
+    "top": ranked, "over": over_last,
     "combine": combined, "merge": merged, "lookup": looked_up, "distinct": once, "limit_in_flight": limited,
     "apply": applied, "stateful": stepped, "gate": gated,
     **{f"join {how}": joined(how) for how in ("inner", "full", "semi", "anti")},

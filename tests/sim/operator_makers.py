@@ -362,6 +362,26 @@ def _aggregate(graph: Graph, flow: Flow) -> None:
     graph.flows.append(Flow(stream, _by_key(rows), columns, time="window_start", value="total", is_strict=True))
 
 
+def _over_changes(graph: Graph, flow: Flow) -> None:
+    """An aggregate over one that changes: of each value the last time, and of these times the last."""
+    last = flow.stream | hf.reduce(
+        by=["k", flow.value], times=hf.max(flow.time), n=hf.count(), delete="gone", name=graph.name("changes")
+    )
+    few = last | hf.filter("n < 3", name=graph.name("few"))
+    t, v = graph.column("t"), graph.column("v")
+    computed: dict[str, Any] = {t: hf.max("times"), v: hf.sum(flow.value), "values": hf.count()}
+    stream = few | hf.aggregate(by="k", window=hf.total(), **computed, name=graph.name("over"))
+    lines: Lines = {}
+    for key, rows in flow.lines.items():
+        found: dict[Any, list[Any]] = {}
+        for row in rows:
+            found.setdefault(row[flow.value], []).append(row[flow.time])
+        held = {value: max(times) for value, times in found.items() if len(times) < 3}
+        if held:
+            lines[key] = [{"k": key, t: max(held.values()), v: sum(held), "values": len(held)}]
+    graph.flows.append(Flow(stream, lines, ("k", t, v, "values"), time=t, value=v, is_strict=True))
+
+
 def _frame(flow: Flow, lines: Lines) -> pl.DataFrame:
     rows = [{"k": key, "t": row[flow.time], "v": row[flow.value]} for key, of in lines.items() for row in of]
     return pl.DataFrame(rows, schema={"k": pl.String, "t": pl.Int64, "v": pl.Int64})
@@ -544,6 +564,24 @@ def _accumulate(graph: Graph, flow: Flow) -> None:
         highest = [max(row[flow.value] for row in rows[: place + 1]) for place in range(len(rows))]
         lines[key] = [{**row, seen: place + 1, top: highest[place]} for place, row in enumerate(rows)]
     graph.flows.append(replace(flow, stream=stream, lines=lines, columns=(*flow.columns, seen, top)))
+
+
+def _over(graph: Graph, flow: Flow) -> None:
+    name, size = graph.name("over"), graph.chance.choice((1, 2, 5))
+    seen, top = graph.column("seen"), graph.column("top")
+    computed: dict[str, Any] = {seen: hf.count(), top: hf.max(flow.value)}
+    stream = flow.stream | hf.over(
+        rows=size, by="k", timestamp=flow.time, disorder=flow.promise or None, name=name, **computed
+    )
+    good, late = flow.judged()
+    lines: Lines = {}
+    for key, rows in good.items():
+        rows = sorted(rows, key=lambda row: row[flow.time])
+        last = [rows[max(0, place + 1 - size) : place + 1] for place in range(len(rows))]
+        lines[key] = [{**of[-1], seen: len(of), top: max(row[flow.value] for row in of)} for of in last]
+    graph.add_side(stream, "late", {"rows": (flow, late)})
+    columns = (*flow.columns, seen, top)
+    graph.flows.append(replace(flow, stream=stream, lines=lines, columns=columns, disorder=0))
 
 
 def _difference(time: str, value: str, tables: Any, rows: Any, at: Any) -> Any:
@@ -729,11 +767,13 @@ MAKERS: Mapping[str, Maker] = {
     "answered": Maker(_answered_alone),
     "unanswered": Maker(_unanswered),
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
+    "over_changes": Maker(_over_changes, keeps_state=True),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),
     "join": Maker(_join, _is_small_and_timed, keeps_state=True, weight=2),
     "distinct": Maker(_distinct, _is_ordered, keeps_state=True),
     "accumulate": Maker(_accumulate, _is_ordered, keeps_state=True),
+    "over": Maker(_over, _is_ordered_and_timed, keeps_state=True),
     "stateful": Maker(_stateful, _is_ordered, keeps_state=True),
     "apply": Maker(_apply, _is_ordered, keeps_state=True),
     "alarm": Maker(_alarm, _is_ordered_and_timed, keeps_state=True),

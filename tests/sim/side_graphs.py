@@ -39,13 +39,14 @@ OPERATORS: Mapping[str, Callable[[], Stream]] = {
     "aggregate": lambda: source("rows") | hf.aggregate(by="k", window=hf.tumbling(4), n=hf.count(), name="op"),
     "distinct": lambda: source("rows") | hf.distinct(by="k", horizon=1, disorder=FAR, name="op"),
     "accumulate": lambda: source("rows") | hf.accumulate(by="k", n=hf.count(), name="op"),
+    "over": lambda: source("rows") | hf.over(rows=2, by="k", n=hf.count(), name="op"),
     "limit_in_flight": lambda: source("rows") | hf.limit_in_flight(1, by="k", timeout=3, name="op"),
 }
 
 SIDES = {
     **dict.fromkeys(("sync", "sync strict", "sync within", "sync barrier", "merge"), ("late", "unmatched")),
     "join": ("unmatched",),  # which rows are late that break the promise may depend on the number of buckets
-    **dict.fromkeys(("aggregate", "distinct", "accumulate"), ("late",)),
+    **dict.fromkeys(("aggregate", "distinct", "accumulate", "over"), ("late",)),
     "limit_in_flight": ("late", "shed"),
 }
 

@@ -62,6 +62,8 @@ OPERATORS: dict[str, Callable[[Names], Stream]] = {
     "session": lambda names: source(names) | hf.aggregate(
         by=names.k, window=hf.session(3), disorder=6, forget_after="1 h", total=hf.sum(names.x), name="op"),
     "accumulate": lambda names: source(names) | hf.accumulate(by=names.k, total=hf.sum(names.x), name="op"),
+    "over": lambda names: source(names) | hf.over(
+        rows=3, by=names.k, order=f"`{names.x}`", disorder=6, total=hf.sum(names.x), name="op"),
     "distinct": lambda names: source(names) | hf.distinct(by=[names.k, names.x], horizon=9, disorder=6, name="op"),
     "limit_in_flight": lambda names: source(names) | hf.limit_in_flight(1, by=names.k, timeout=5, name="op"),
     "merge": lambda names: hf.merge(source(names), {"slow": source(names, "r")}, by=names.k, disorder=6, name="op"),

@@ -78,6 +78,7 @@ HAS: Mapping[str, set[str]] = {
     "join": {"late", "unmatched"},
     "distinct": {"late"},
     "accumulate": {"late"},
+    "over": {"late"},
     "limit_in_flight": {"late", "shed"},
     "flow": {"late"},
     "answered": {"rejects"},
@@ -154,7 +155,10 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
     "unanswered": lambda bad, rows: (bad | _called(_refuse, on_fail="reject")).rejects,
     "aggregate": lambda bad, rows: bad | hf.aggregate(by="raw", window=hf.total(), emit="changes", n=hf.count(),
                                                       name="op"),
+    "over_changes": lambda bad, rows: bad | hf.reduce(by="raw", n=hf.count(), delete="gone")
+                                          | hf.aggregate(by="raw", window=hf.total(), n=hf.count(), name="op"),
     "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),
+    "over": lambda bad, rows: bad | hf.over(rows=2, by="raw", n=hf.count(), name="op"),
     "stateful": lambda bad, rows: bad | hf.stateful(_step, "raw", schema="raw STRING", state={"seen": "raw STRING"},
                                                     name="op"),
     "apply": lambda bad, rows: bad | hf.apply(_count, by="raw", schema="raw STRING, n BIGINT", state="n BIGINT",
@@ -170,7 +174,7 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
                                       name="op")["both"],
 }  # fmt: skip
 
-NEEDS_TIME = {"clip", "sync", "merge", "join", "distinct", "alarm", "limit_in_flight", "flow"}
+NEEDS_TIME = {"clip", "sync", "merge", "join", "distinct", "alarm", "limit_in_flight", "flow", "over"}
 """Operators by event time, which rows that could not be read do not have."""
 
 

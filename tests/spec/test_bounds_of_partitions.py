@@ -49,6 +49,7 @@ OPERATORS: dict[str, Callable[[], hf.Stream]] = {
         orders(), {"where": positions()}, by="courier", disorder={"main": 5}, name="op"
     ),
     "aggregate": lambda: orders() | hf.aggregate(by="courier", window=hf.tumbling(10), n=hf.count(), name="op"),
+    "over": lambda: orders() | hf.over(rows=3, by="courier", order="id", n=hf.sum("id"), name="op"),
     "distinct": lambda: orders() | hf.distinct(by="id", horizon=1, disorder=5, name="op"),
     "accumulate": lambda: orders() | hf.accumulate(by="courier", n=hf.count(), name="op"),
     "limit_in_flight": lambda: orders() | hf.limit_in_flight(1000, by="courier", timeout=1000, name="op"),

@@ -29,6 +29,7 @@ OPERATORS: dict[str, Callable[[], hf.Stream]] = {
     "aggregate": lambda: rows() | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="op"),
     "distinct": lambda: rows() | hf.distinct(by="k", horizon=1, disorder=FAR, name="op"),
     "accumulate": lambda: rows() | hf.accumulate(by="k", n=hf.count(), name="op"),
+    "over": lambda: rows() | hf.over(rows=9, by="k", n=hf.count(), name="op"),
     "limit_in_flight": lambda: rows() | hf.limit_in_flight(FAR, by="k", timeout=FAR, name="op"),
 }
 

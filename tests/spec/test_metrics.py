@@ -310,8 +310,11 @@ def test_expectations_are_counted_over_all_runs() -> None:
 def test_calls_are_counted_with_what_their_function_reports() -> None:
     judged = CallStatus("judged", calls=5, retries=1, failed=1, reused=7, seconds=2.5, cost={"tokens": 63.0})
     found = served(Status("trips", calls=(judged,)))
-    costs = {"calls": 5, "retries": 1, "failed": 1, "reused": 7, "seconds": 2.5, "tokens": 63}
-    assert {name: found["holdfast_call_cost_total", "trips", "0", "judged", name] for name in costs} == costs
+    results = {"answered": 3, "retried": 1, "failed": 1}
+    assert {name: found["holdfast_call_attempts_total", "trips", "0", "judged", name] for name in results} == results
+    assert found["holdfast_call_reused_total", "trips", "0", "judged"] == 7
+    assert found["holdfast_call_seconds_total", "trips", "0", "judged"] == 2.5
+    assert found["holdfast_call_cost_total", "trips", "0", "judged", "tokens"] == 63
 
 
 def test_a_replica_is_served_while_it_waits_and_a_run_is_none() -> None:

@@ -21,6 +21,7 @@ import holdfast as hf
 from holdfast.graph.nodes import Stream
 from holdfast.operators.aggregate.accumulate import accumulate
 from holdfast.operators.aggregate.aggregates import count, max, sum
+from holdfast.operators.aggregate.over import over
 from holdfast.operators.aggregate.spec import aggregate, reduce
 from holdfast.operators.aggregate.window import count_window, session, sliding, total, tumbling
 from holdfast.operators.lookup.as_of import table
@@ -124,6 +125,7 @@ CASES = (
     _windows(count_window(3), disorder=0),
     Case("reduce", lambda rows: rows | reduce(by="k", n=count(), top=max("v"), name="reduced"), FAR, ("k",)),
     Case("accumulate", lambda rows: rows | accumulate(by="k", n=count(), sum_v=sum("v"), name="running"), 0),
+    Case("over", lambda rows: rows | over(rows=3, by="k", order="v", n=sum("v"), disorder=DISORDER, name="over")),
     Case("distinct", lambda rows: rows | distinct(by="k", horizon=4, disorder=FAR, name="once"), 0),
     Case("limit_in_flight", lambda rows: rows | limit_in_flight(2, by="k", timeout=5, name="entry"), 0),
     Case(

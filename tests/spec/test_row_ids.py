@@ -46,6 +46,7 @@ def graphs() -> dict[str, Any]:
         "a part of a split": (rows | hf.split(even="n % 2 = 0", otherwise="odd")).odd,
         "distinct": once,
         "accumulate": rows | hf.accumulate(by="k", so_far=hf.count(), name="counted"),
+        "over": rows | hf.over(rows=2, by="k", last_two=hf.count(), disorder=500, name="over"),
         "merge": hf.merge(rows, {"slow": slow}, by="k", name="merged"),
         "of columns": rows | hf.row_id("n", into="id"),
         "of columns, behind state": once | hf.filter("n > 3") | hf.row_id("k", "n", into="id"),

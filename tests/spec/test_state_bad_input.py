@@ -51,6 +51,7 @@ BUILD: dict[str, Callable[[hf.Stream, hf.Stream], hf.Stream]] = {
     ),
     "reduce": lambda a, b: hf.union(a, b, name="both") | hf.reduce(by="k", n=hf.count(), name="op"),
     "accumulate": lambda a, b: hf.union(a, b, name="both") | hf.accumulate(by="k", n=hf.count(), name="op"),
+    "over": lambda a, b: hf.union(a, b, name="both") | hf.over(rows=2, by="k", n=hf.count(), name="op"),
     "distinct": lambda a, b: hf.union(a, b, name="both") | hf.distinct("k", 10, name="op"),
     "limit_in_flight": lambda a, b: hf.union(a, b, name="both") | hf.limit_in_flight(5, "k", timeout=10, name="op"),
     "apply": lambda a, b: hf.union(a, b, name="both") | hf.apply(nothing, "k", schema=SCHEMA, name="op"),
@@ -62,7 +63,7 @@ BUILD: dict[str, Callable[[hf.Stream, hf.Stream], hf.Stream]] = {
 """Operator -> a stream behind it, of two sources."""
 
 KEYED = [name for name in BUILD if name != "sync without a key"]
-TIMED = ["sync", "sync without a key", "merge", "aggregate", "accumulate", "distinct", "limit_in_flight"]
+TIMED = ["sync", "sync without a key", "merge", "aggregate", "accumulate", "over", "distinct", "limit_in_flight"]
 
 
 def refused(build: Callable[[], Any], kind: type[HoldfastError] = InvalidPipeline) -> HoldfastError:

@@ -37,7 +37,13 @@ def check_options(asked: StartOptions) -> None:
         Naming it.
     """
     compares_one = asked.compares and asked.only_shard is not None
+    adds = any(node.source_spec.arguments().get("on_new_column") == "add" for node in asked.pipeline.sources)
     for is_asked, what, why in (
+        (
+            adds,
+            'on_new_column="add" of a source',
+            "a shard that is started again has the graph of the others, and would not see the new column.",
+        ),
         (compares_one, "compare_on_start= of one alone", "a table holds rows of all of them."),
         (
             bool(asked.begins.state),
@@ -50,7 +56,8 @@ def check_options(asked: StartOptions) -> None:
             raise InvalidPipeline(
                 f"pipeline {asked.pipeline.name!r} is to run in shards, with {what}.",
                 why=why,
-                do="leave one of the two out: begin with state= as one run; compare when all shards are started.",
+                do="leave one of the two out: begin with state= as one run; compare when all shards are started; let "
+                'sources have on_new_column="rescue", and add the columns between two starts.',
                 pipeline=asked.pipeline.name,
             )
 

@@ -26,7 +26,7 @@ from holdfast.graph.building import (
 from holdfast.graph.evolution import NOTHING, Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.row_ids import Identifying
-from holdfast.graph.shape import Shape
+from holdfast.graph.shape import Shape, shape_after
 from holdfast.graph.side_outputs import SIDE_OUTPUTS, Rejects, SideOutput, no_rejects
 from holdfast.graph.trigger import SinkPace, freshness_us
 from holdfast.ports import ClockDriven, Guarantee, Guaranteeing, SinkSpec, SourceSpec, StatefulSpec
@@ -367,7 +367,7 @@ def apply(
     """
     chosen = name or naming.derived_name(spec.kind, spec.arguments(), [stream.name for stream in inputs])
     with building(spec.kind, chosen, built_at):
-        shape = spec.shape([stream.shape for stream in inputs])
+        shape = shape_after(spec, [stream.shape for stream in inputs])
     is_named = name is not None and not is_derived
     return Stream(Node(spec, tuple(stream.node for stream in inputs), chosen, is_named, built_at, shape, past))
 
@@ -456,9 +456,9 @@ class SinkNode:
         with building("sink", self.name, self.origin):
             self.spec.check_columns(stream.columns)
             check_row_order(self.spec, stream.node)
-            spec = self.spec
-            if offers(spec, Identifying):
-                spec = spec.identified(stream.columns, stream.shape.ids)
+            stream.shape.check_sink(self.spec)
+            spec, shape = self.spec, stream.shape
+            spec = spec.identified(shape.columns, shape.ids) if offers(spec, Identifying) else spec
         return replace(self, spec=spec, stream=stream)
 
     def __repr__(self) -> str:

@@ -46,6 +46,7 @@ _INSTEAD = {
     "merge": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
     "sync": "Where rows match by an id, write hf.join(left, right, on=..., within=...). " + _BOUNDED,
     "aggregate": _BOUNDED,
+    "over": _BOUNDED,
 }
 """What to use where keys come once, by the kind of the operator that holds their rows."""
 
@@ -60,6 +61,8 @@ def _goes_by_time(node: Node) -> bool:
     given = node.arguments()
     if node.kind == "aggregate":
         return given["emit"] == "settled" and given["window"]["kind"] in _BY_TIME
+    if node.kind == "over":
+        return bool(given["disorder"] or given["order"])
     return node.kind == "merge" or given["policy"]["kind"] in ("settled", "sync_sets", "early_close", "within")
 
 

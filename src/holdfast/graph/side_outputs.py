@@ -56,6 +56,9 @@ class SideOutput:
         columns = self.rows.columns
         return inputs[0] if columns is None else replace(inputs[0], columns=columns, timestamp=self.rows.timestamp)
 
+    def changes(self, inputs: Sequence[Shape]) -> None:
+        """Return none: a row leaves here once, whatever the operator's rows do."""
+
     def bounds_end(self, inputs: Sequence[Shape]) -> str | None:
         """Return why no bound of the operator holds for these rows."""
         if self.rows.keeps_bounds:
@@ -68,7 +71,7 @@ SIDE_OUTPUTS = {
     "late": (
         "late rows",
         "rows can be late for operators that use event time: sync, merge, join, aggregate over tumbling, sliding and "
-        "session windows, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
+        "session windows, over, distinct, limit_in_flight, and accumulate where its stream has a timestamp.",
         "aligned = hf.sync(...); aligned.late",
     ),
     "shed": (

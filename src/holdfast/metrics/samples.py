@@ -324,11 +324,29 @@ def is_broken(status: Status) -> Iterator[Sample]:
         yield (each.name,), float(each.is_broken)
 
 
-def call_costs(status: Status) -> Iterator[Sample]:
-    """Yield what each call has cost, by what is counted: calls, seconds, and what its function reports."""
+def call_attempts(status: Status) -> Iterator[Sample]:
+    """Yield the attempts of each call by what became of them: each is in one."""
     for each in status.calls:
-        for name in ("calls", "retries", "failed", "reused", "seconds"):
-            yield (each.name, name), getattr(each, name)
+        yield (each.name, "answered"), each.calls - each.retries - each.failed
+        yield (each.name, "retried"), each.retries
+        yield (each.name, "failed"), each.failed
+
+
+def call_reuses(status: Status) -> Iterator[Sample]:
+    """Yield how many keys of each call had an answer already."""
+    for each in status.calls:
+        yield (each.name,), each.reused
+
+
+def call_seconds(status: Status) -> Iterator[Sample]:
+    """Yield how long keys of each call waited."""
+    for each in status.calls:
+        yield (each.name,), each.seconds
+
+
+def call_costs(status: Status) -> Iterator[Sample]:
+    """Yield what the function of each call reports of its costs."""
+    for each in status.calls:
         for name, amount in each.cost.items():
             yield (each.name, name), amount
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +20,10 @@ from holdfast.connectors.reading.wrapped import innermost_spec
 from holdfast.errors import HoldfastError
 from holdfast.graph.graph import Graph
 from holdfast.ports import RESCUE_COLUMN
+from holdfast.types.inferred import declaration_of
 
 _ROWS_MAX = 1000
-_PLAIN = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-_WORDS = {"ignore": "left out", "fail": "a bad row each", "rescue": "rescued"}
+_WORDS = {"ignore": "left out", "fail": "a bad row each", "rescue": "rescued", "add": "the run adds it"}
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def drift_of(
         sample.on_new,
         sample.rejects,
         members,
-        {name: f"{_identifier(name)} {type_of([each.get(name) for each in objects])}" for name in new},
+        {name: declaration_of(name, [each.get(name) for each in objects]) for name in new},
         tuple(name for name in schema.names if name not in has) if lines else (),
         row_batches.counted(pa.array(list(reasons.values()), pa.string())) if reasons else {},
     )
@@ -146,35 +145,6 @@ def _object(line: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def type_of(values: Sequence[Any]) -> str:
-    """Return the type to declare a member with, that has some values: STRING where they have none in common.
-
-    Examples
-    --------
-    >>> type_of([1, None]), type_of([1, 2.5]), type_of(["a", 1]), type_of([[{"a": True}]])
-    ('BIGINT', 'DOUBLE', 'STRING', 'ARRAY<STRUCT<a: BOOLEAN>>')
-    """
-    known = [value for value in values if value is not None]
-    kinds = {type(value) for value in known}
-    if kinds == {bool}:
-        return "BOOLEAN"
-    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in known):
-        return "BIGINT"
-    if kinds and kinds <= {int, float}:
-        return "DOUBLE"
-    if kinds == {list}:
-        return f"ARRAY<{type_of([one for value in known for one in value])}>"
-    if kinds == {dict} and any(known):
-        names = dict.fromkeys(name for value in known for name in value)
-        inner = (f"{_identifier(name)}: {type_of([value.get(name) for value in known])}" for name in names)
-        return f"STRUCT<{', '.join(inner)}>"
-    return "STRING"
-
-
-def _identifier(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def drift_lines(found: Sequence[SourceDrift]) -> Iterator[str]:

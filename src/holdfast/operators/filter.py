@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.graph.building import building
+from holdfast.graph.changes import Changes
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
+from holdfast.operators import changing
 from holdfast.operators.arguments import check_callable, check_reads, check_text, condition_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ class Filter:
         if isinstance(self.condition, str):
             check_reads(self.condition, inputs[0].columns, "condition")
         return inputs[0]
+
+    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
+        """Return the input's changes: a row that was let through is withdrawn, and no other."""
+        return changing.changes_where(self.condition, inputs[0].changes, "condition")
 
 
 def filter(condition: str | Callable[[DataFrame], Column], *, name: str | None = None) -> Operator:

@@ -155,6 +155,7 @@ LOWERINGS: Mapping[str, Lowering] = MappingProxyType({
     "limit_in_flight": _STATEFUL,
     "lookup_as_of": _STATEFUL,
     "merge": _STATEFUL,
+    "over": _STATEFUL,
     "stateful": _CALLING,
     "sync": _STATEFUL,
 })  # fmt: skip

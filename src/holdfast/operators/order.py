@@ -62,7 +62,7 @@ def _disorder_of_inputs(node: Node) -> dict[str, str | int | None]:
     said = given.get("disorder")
     if node.kind == "apply":
         return {} if said is None else {names[0]: said}
-    if node.kind not in ("join", "lookup_as_of", "merge", "sync", "aggregate", "distinct"):
+    if node.kind not in ("join", "lookup_as_of", "merge", "sync", "aggregate", "distinct", "over"):
         return {}
     if isinstance(said, Mapping):
         found = {name: said.get(name) for name in names}
@@ -77,7 +77,7 @@ def _disorder_of_inputs(node: Node) -> dict[str, str | int | None]:
 def _is_strict(node: Node, name: str) -> bool:
     """Return whether the user has written that an input's rows never go back: where that is not the default."""
     stamps = node.arguments().get("timestamps")
-    if node.kind not in ("merge", "aggregate") or stamps is None:
+    if node.kind not in ("merge", "aggregate", "over") or stamps is None:
         return False
     return bool((stamps.get(name) if isinstance(stamps, Mapping) else stamps) == "strict")
 

@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions.text import Item, generates, item_of, quoted
 from holdfast.graph.building import building, require_columns
+from holdfast.graph.changes import Changes
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
+from holdfast.operators import changing
 from holdfast.operators.arguments import check_text, closed
 from holdfast.types.schema import RESERVED_PREFIX
 
@@ -32,6 +34,10 @@ class Select:
         """Return the columns of the items, after checking those that they read."""
         shape = selected(self.items_read(), list(self.items), inputs[0])
         return replace(shape, ids=None) if any(map(generates, self.items)) else shape
+
+    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
+        """Return the input's changes; none where an item gives their column another name."""
+        return changing.changes_of_items(self.items_read(), self.items, inputs[0].changes)
 
     def items_read(self) -> list[Item]:
         """Return what each item reads and gives."""

@@ -12,9 +12,11 @@ from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
 from holdfast.graph import naming
 from holdfast.graph.building import building
+from holdfast.graph.changes import Changes
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, Stream, apply
 from holdfast.graph.shape import Shape
+from holdfast.operators import changing
 from holdfast.operators.arguments import check_reads, check_text, closed
 
 _RIGHT = 'parts = stream | hf.split(late="dep_delay > 15", early="dep_delay < 0", otherwise="rest")'
@@ -42,6 +44,10 @@ class SplitBranch:
         """Return the input's shape, after checking the columns that the condition reads."""
         check_reads(self.condition, inputs[0].columns, "predicate")
         return inputs[0]
+
+    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
+        """Return the input's changes."""
+        return changing.changes_where(self.condition, inputs[0].changes, "predicate")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,10 @@ from holdfast.plan.stages import ALL_KEYS_ONLY, CLOSED_ONLY, EVERY, Feed, Hosted
 from holdfast.state.step import Step
 
 _EVENT_TIME = frozenset(
-    {"sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate", "flow"}
+    {
+        *("sync", "merge", "join", "lookup_as_of", "accumulate", "distinct", "limit_in_flight", "aggregate", "flow"),
+        "over",
+    }
 )
 """Stateful operators that report their progress."""
 

@@ -24,6 +24,7 @@ from holdfast.operators.aggregate.accumulate import Accumulate
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.open import END
+from holdfast.operators.aggregate.over import Over
 from holdfast.operators.aggregate.spec import Aggregation
 from holdfast.operators.join.rules import LEFT, RIGHT, right_names
 from holdfast.operators.join.spec import Join
@@ -69,7 +70,7 @@ def _operator(node: Node, known: Mapping[Node, Columns]) -> Columns:
             return _of_select([item_of(text) for text in spec.items], before[0])
         case Aggregation() as spec:
             return _of_aggregation(spec, before[0])
-        case Accumulate() as spec:
+        case Accumulate() | Over() as spec:
             return {**before[0], **_of_aggregates(spec.aggregates, before[0])}
         case Join() as spec:
             return _of_join(spec, node, before)

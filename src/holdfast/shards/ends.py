@@ -22,7 +22,7 @@ def is_final(error: HoldfastError) -> bool:
     if isinstance(error, Corrupt):
         return error.participant != STATE
     if isinstance(error, BadRow):
-        return not error.is_isolated_later
+        return not (error.is_isolated_later or error.is_mended_by_start)
     if isinstance(error, Diverged):
         return not error.is_mended_by_start
     return isinstance(error, InvalidPipeline | Fenced)

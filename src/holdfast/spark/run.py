@@ -35,6 +35,7 @@ from holdfast.spark.epoch_loop import EpochLoop
 from holdfast.spark.failure import translate
 from holdfast.spark.health_watch import HealthWatch
 from holdfast.spark.launch.jvm_output import FILE_ONLY
+from holdfast.spark.new_columns import add_columns
 from holdfast.spark.quarantine.isolate import Suspicion
 from holdfast.spark.read import counts_of
 from holdfast.spark.sight import Followers, Sight
@@ -444,9 +445,8 @@ class Run:
             log.exception("pipeline %r has ended, and could not %s", self.pipeline.name, doing)
 
     def _find_reason(self, failure: HoldfastError) -> None:
-        self._error = self._fenced_instead(failure)
-        if self._suspicion is not None:
-            self._error = self._suspicion.of(self._error)
+        error = add_columns(self._fenced_instead(failure))
+        self._error = error if self._suspicion is None else self._suspicion.of(error)
 
     def _give_up_state(self) -> None:
         """Record that state cannot be read, so that the next start restores it."""

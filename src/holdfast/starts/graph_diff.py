@@ -171,6 +171,7 @@ def compare(
     found = [_compare(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
     found = [_with_former_name(node, before, after) for node in found]
+    found = [_over_changes(node, found, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
@@ -273,6 +274,42 @@ def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> N
         effect = f"{of}; what it does with it is the new arguments'"
         return NodeChange(name, Role.STATEFUL, NodeVerdict.CHANGED, effect, tuple(details))
     return NodeChange(name, Role.STATEFUL, NodeVerdict.RENAMED if was else NodeVerdict.KEPT, of, tuple(details), was)
+
+
+def _over_changes(
+    node: NodeChange, nodes: Sequence[NodeChange], before: GraphRecord, after: GraphRecord
+) -> NodeChange:  # fmt: skip
+    """Refuse state of changes that would not be that of the rows which hold now (design/0059).
+
+    Such an operator subtracts rows that it has added: so it begins and goes on with what makes the changes, and what is
+    between lets the same rows pass as before.
+    """
+    of = after.nodes[node.name]
+    if of.role is not Role.STATEFUL or node.verdict is NodeVerdict.REFUSED or "over" not in json.loads(of.arguments):
+        return node
+    found = {each.name: each for each in nodes}
+    goes_on, reasons = node.verdict in _RESTORED, list[str]()
+    waiting = [*of.inputs]
+    while waiting:
+        if (other := found.get(waiting.pop())) is None:  # a named checkpoint does not say what was between
+            continue
+        if other.role is Role.STATEFUL:
+            if (other.verdict in _RESTORED) != goes_on:
+                does = ("is new", "has state") if goes_on else ("goes on", "is new")
+                reasons.append(
+                    f"{other.name!r}, whose changes it reads, {does[0]}, and it {does[1]}: both keep their names, or "
+                    "both get new ones"
+                )
+        elif goes_on and other.verdict is not NodeVerdict.KEPT:
+            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be withdrawn")
+        waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
+    was = before.nodes.get(node.was or node.name)
+    inputs = tuple(found[name].was or name if name in found else name for name in of.inputs)
+    if goes_on and was is not None and was.inputs != inputs and not reasons:
+        reasons.append(f"it read {', '.join(was.inputs)}, and reads {', '.join(inputs)}")
+    if not reasons:
+        return node
+    return NodeChange(node.name, Role.STATEFUL, NodeVerdict.REFUSED, "its state would be of other rows", tuple(reasons))
 
 
 def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:

@@ -35,11 +35,17 @@ class DeclaredLimits:
         The bound for all keys after the epoch.
     change : Change, optional
         How the table ``bounds`` changes.
+    keys : pa.Table, optional
+        The keys that rows or bound rows are of; None where nothing was looked at.
+    of_keys : numpy array of int64, optional
+        The bound of each of these keys after the epoch.
     """
 
     of_rows: Ticks
     everywhere: int
     change: Change | None
+    keys: pa.Table | None = None
+    of_keys: Ticks | None = None
 
 
 def declared(key: pa.Schema) -> StateTable:
@@ -90,9 +96,9 @@ def limits(
     news = reported(given, time, promise, keys, before, everywhere)
     floor = max(news.everywhere, needless)
     risen = np.flatnonzero((news.bounds > before) & (news.bounds > floor))
-    return DeclaredLimits(
-        news.before, news.everywhere, _change(table, keys, news.bounds, risen, everywhere, news.everywhere, floor)
-    )
+    change = _change(table, keys, news.bounds, risen, everywhere, news.everywhere, floor)
+    of_keys = np.maximum(news.bounds, news.everywhere)
+    return DeclaredLimits(news.before, news.everywhere, change, keys, of_keys)
 
 
 def _change(

@@ -45,6 +45,11 @@ def is_file(schema: Any) -> bool:
     return isinstance(schema, str) and os.path.splitext(schema)[1].lower() in _READERS
 
 
+def reader_of(path: str) -> Callable[[str], list[pa.Field]]:
+    """Return what reads the text of a schema file; it raises ``ValueError`` or ``InvalidPipeline`` if it is none."""
+    return _READERS[os.path.splitext(path)[1].lower()]
+
+
 def fields(path: str | os.PathLike[str], *, argument: str = "schema") -> list[pa.Field]:
     """Read the columns of a schema file.
 
@@ -113,10 +118,15 @@ def _of_json_schema(text: str) -> list[pa.Field]:
         schema = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from error
+    return _members(columns_in(schema), schema, "", ())
+
+
+def columns_in(schema: Any) -> Mapping[str, Any]:
+    """Return the object of a JSON Schema whose properties are the columns."""
     of, _ = _follow(schema, schema, "the schema", ())
     if of.get("type") != "object" or not isinstance(of.get("properties"), dict):
         raise ValueError('it is not of "type": "object" with "properties", which could be columns')
-    return _members(of, schema, "", ())
+    return of
 
 
 def _members(of: Mapping[str, Any], root: Mapping[str, Any], path: str, within: tuple[str, ...]) -> list[pa.Field]:
@@ -175,6 +185,27 @@ def _follow(
     if isinstance(of, dict):
         return of, within
     raise ValueError(f"{what} is no object")
+
+
+def end_of_columns(text: str) -> int:
+    """Return where the last column ends, in a text in SQL's words: comments and the end of a statement are behind it.
+
+    Examples
+    --------
+    >>> end_of_columns("a INT -- first"), end_of_columns("CREATE TABLE t (a INT ) USING json;")
+    (5, 21)
+    """
+    created = _CREATE.match(text.lstrip())
+    at = created.end() + len(text) - len(text.lstrip()) if created else 0
+    end, depth = at, 1
+    for found in _PIECE.finditer(text, at):
+        piece = found[0]
+        depth += {"(": 1, ")": -1}.get(piece, 0)
+        if depth == 0:
+            break
+        if not (piece.isspace() or piece == ";" or piece.startswith(("--", "/*"))):
+            end = found.end()
+    return end
 
 
 def _of_ddl(text: str) -> list[pa.Field]:

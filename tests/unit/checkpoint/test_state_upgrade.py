@@ -141,6 +141,40 @@ def test_a_join_keeps_its_state_with_other_limits_none_and_those_of_its_rows() -
             assert state_move(old, new, means).is_plain
 
 
+def over_changes(**aggregates: Any) -> tuple[StateSchema, StateUpgrade]:
+    changing = rows() | hf.reduce(by="k", v=hf.max("v"), x=hf.last("x"), delete="gone", name="changing")
+    node = (changing | hf.reduce(by="k", **aggregates, delete="gone", name="over")).node
+    step = node.spec.step({"rows": to_arrow("k STRING, v BIGINT, x DOUBLE, gone BOOLEAN")})
+    return StateSchema(node.kind, canonical_json(dict(node.arguments())), step.key, step.tables), StateUpgrade(
+        Evolution(), step
+    )
+
+
+def test_over_changes_no_aggregate_begins_as_over_no_rows() -> None:
+    """It would subtract what it has never added (design/0059)."""
+    (old, _) = over_changes(n=hf.count(), most=hf.max("v"))
+    (new, means) = over_changes(n=hf.count(), most=hf.max("v"), least=hf.min("v"), different=hf.distinct_count("v"))
+    assert state_move(old, new, means).is_plain  # they share what is counted
+    for further in ({"total": hf.sum("v")}, {"highest": hf.max("x")}):
+        (new, means) = over_changes(n=hf.count(), most=hf.max("v"), **further)
+        table = "windows" if "total" in further else "x__counted"
+        assert f"state table {table!r} was" in "; ".join(state_move(old, new, means).reasons)
+    (new, means) = over_changes(n=hf.count())
+    assert "state table 'v__counted' was" in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_rows_that_come_and_rows_that_may_be_withdrawn_are_other_state() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), over_changes(**COUNT)
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+    (old, _), (new, means) = over_changes(**COUNT), of(total(**COUNT))
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+
+
+def test_whether_changes_are_told_is_no_matter_of_state() -> None:
+    (old, _), (new, means) = of(total(**COUNT)), of(total(**COUNT, delete="gone"))
+    assert state_move(old, new, means).is_plain
+
+
 def test_the_same_condition_keeps_its_state() -> None:
     (old, _), (new, means) = of(total(n=hf.count(where="v < 10"))), of(total(n=hf.count(where=" v < 10")))
     assert state_move(old, new, means).is_plain
@@ -259,3 +293,37 @@ def test_a_former_name_is_claimed_once_and_is_not_in_the_graph() -> None:
         hf.Pipeline("p", sink(one, "a"), sink(old, "b"))
     with pytest.raises(InvalidPipeline, match="is not allowed"):
         hf.reduce(by="k", **COUNT, name="one", renamed_from="not so")
+
+
+def test_rows_over_which_aggregates_are_stay_with_another_number_of_them_and_other_aggregates() -> None:
+    def over(size: int, **aggregates: Any) -> tuple[StateSchema, StateUpgrade]:
+        stream = rows() | hf.over(rows=size, by="k", disorder=9, name="last", **aggregates)
+        conditions = {one.condition for one in aggregates.values()} - {None}
+        flags = [pa.field(name, pa.bool_()) for name in sorted(conditions)]
+        step = stream.node.spec.step({"rows": pa.schema([*to_arrow(SCHEMA), *flags])})
+        arguments = canonical_json(dict(stream.node.arguments()))
+        return StateSchema(stream.node.kind, arguments, step.key, step.tables), StateUpgrade(Evolution(), step)
+
+    (old, _), (new, means) = over(3, total=hf.sum("v")), over(9, most=hf.max("v"), n=hf.count())
+    assert state_move(old, new, means).is_plain
+    new, means = over(3, mean=hf.mean("x", where="v > 3"))
+    move = state_move(old, new, means)
+    assert move.reasons == ()
+    assert {name: one.way for name, one in move.tables.items()} == {
+        "waiting": Way.GROWN, "kept": Way.GROWN, "bounds": Way.AS_IS,
+    }  # fmt: skip
+    known = pa.Table.from_pylist([{"k": "a", "__number__": 7, "value__v": 4}], schema=old.tables["kept"].schema)
+    grown = means.grown("kept", known, StepTime(1, 1))
+    assert grown is not None
+    assert grown.schema == new.tables["kept"].schema
+    assert [*grown.to_pylist()[0].values()] == ["a", 7, None, None]
+
+
+def test_another_relative_error_of_an_approximate_count_is_another_aggregate() -> None:
+    def about(error: float) -> Any:
+        return total(n=hf.count(), about=hf.approx_count_distinct("v", relative_error=error))
+
+    (old, _), (new, means) = of(about(0.02)), of(about(0.05))
+    assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
+    (old, _), (new, means) = of(total(n=hf.count())), of(about(0.05))
+    assert state_move(old, new, means).tables == {"windows": TableMove(Way.GROWN, "windows")}

@@ -41,6 +41,7 @@ def test_windows_of_event_time_have(window):
         hf.distinct(by="k", horizon=1, name="op"),
         hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="op"),
         hf.accumulate(by="k", n=hf.count(), name="op"),
+        hf.over(rows=2, by="k", n=hf.count(), some=hf.count(where="t > 1"), name="op"),
         hf.limit_in_flight(2, by="k", timeout=5, name="op"),
     ],
     ids=lambda operator: operator.spec.kind if hasattr(operator, "spec") else type(operator).__name__,

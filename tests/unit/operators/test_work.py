@@ -36,6 +36,7 @@ STREAMS: dict[str, Callable[[], hf.Stream]] = {
     "limit_in_flight": lambda: rows("a") | hf.limit_in_flight(2, by="k", timeout=5, name="op"),
     "limit_in_flight by done": lambda: rows("a") | hf.limit_in_flight(2, by="k", done=rows("b"), name="op"),
     "distinct": lambda: rows("a") | hf.distinct(by="k", horizon=1000, name="op"),
+    "over": lambda: rows("a") | hf.over(rows=2, by="k", total=hf.sum("v"), name="op"),
     "accumulate": lambda: rows("a") | hf.accumulate(by="k", n=hf.count(), name="op"),
 }
 

@@ -65,6 +65,7 @@ def of_both() -> Stream:
 
 GRAPHS: dict[str, Callable[[], Stream]] = {
     "running": lambda: left() | hf.accumulate(by="k", n=hf.count(), known=hf.count("a"), high=hf.max("b"), name="run"),
+    "last rows": lambda: left() | hf.over(rows=3, by="k", n=hf.count(), high=hf.max("b"), name="last"),
     "tumbling": over(hf.tumbling(5)),
     "sliding": over(hf.sliding(6, 2)),
     "sessions": over(hf.session(2)),

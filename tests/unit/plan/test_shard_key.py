@@ -75,6 +75,7 @@ STATEFUL: dict[str, Callable[[str], Stream]] = {
         read("a"), hf.table(read("b") | hf.select("device", "site", "t", "v as w"), key=by), on=by, columns=["w"]
     ),
     "merge": lambda by: hf.merge(read("a"), {"b": read("b")}, by=by),
+    "over": lambda by: read() | hf.over(rows=3, by=by, total=hf.sum("v")),
     "stateful": lambda by: read() | hf.stateful(step, by=by, schema=f"{by} STRING", state={"s": f"{by} STRING"}),
     "sync": lambda by: hf.sync({"a": read("a"), "b": read("b")}, by=by),
 }

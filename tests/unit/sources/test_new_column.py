@@ -40,7 +40,8 @@ NEW = {
 
 
 def read(directory: Path, lines: list[str], **arguments: Any) -> list[dict[str, Any]]:
-    return rows_of(directory, "".join(line + "\n" for line in lines), SCHEMA, **arguments)
+    schema = arguments.pop("schema", SCHEMA)
+    return rows_of(directory, "".join(line + "\n" for line in lines), schema, **arguments)
 
 
 def test_new_members_are_ignored_unless_they_are_to_fail(tmp_path: Path) -> None:
@@ -108,3 +109,35 @@ def test_what_is_not_known_of_it_is_refused(arguments: dict[str, Any]) -> None:
     if "format" not in arguments:
         with pytest.raises(InvalidPipeline, match="on_new_column="):
             hf.read.kafka("localhost:9092", "t", schema="a INT", name="s", **arguments)
+
+
+@pytest.mark.parametrize("on_bad_row", ["fail", "reject"])
+def test_columns_to_add_are_of_all_values_that_are_seen_together(tmp_path: Path, on_bad_row: str) -> None:
+    (tmp_path / "s.ddl").write_text(SCHEMA)
+    lines = [*GOOD, '{"id": 2, "tip": 1, "of": null}', '{"id": 3, "tip": 2.5, "ID": 4}', '{"id": "x", "no": 1}']
+    with pytest.raises(BadRow, match="'tip', which is no column") as caught:
+        read(tmp_path, lines, schema=tmp_path / "s.ddl", on_new_column="add", on_bad_row=on_bad_row)
+    assert caught.value.new_columns == "tip DOUBLE\nof STRING"
+    assert caught.value.schema_file == str(tmp_path / "s.ddl")
+    assert f", line {len(GOOD) + 1}," in caught.value.what
+
+
+def test_a_member_that_cannot_be_a_column_is_a_bad_row(tmp_path: Path) -> None:
+    (tmp_path / "s.ddl").write_text(SCHEMA)
+    with pytest.raises(BadRow, match="'ID', which is no column") as caught:
+        read(tmp_path, ['{"id": 1, "ID": 2}'], schema=tmp_path / "s.ddl", on_new_column="add")
+    assert caught.value.new_columns == ""
+
+
+def test_columns_of_messages_are_added_too() -> None:
+    rules = RowRules(to_arrow("id BIGINT"), True, "/s.ddl")
+    with pytest.raises(BadRow, match="'tip', which is no column") as caught:
+        json_rows(JsonParser(rules.schema, ignores_new=False), [b'{"id": 1}', None, b'{"tip": true}'], rules, str)
+    assert caught.value.new_columns == "tip BOOLEAN"
+
+
+def test_only_a_file_can_get_columns() -> None:
+    with pytest.raises(InvalidPipeline, match="needs schema= to be a file"):
+        hf.read.files("in", schema="a INT", on_new_column="add", name="s")
+    with pytest.raises(InvalidPipeline, match="needs schema= to be a file"):
+        hf.read.kafka("localhost:9092", "t", schema="a INT", on_new_column="add", name="s")

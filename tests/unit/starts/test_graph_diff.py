@@ -219,3 +219,59 @@ def test_a_new_sink_where_one_wrote_that_a_rewind_left_out_is_told_that_rows_com
     (effect,) = (node.effect for node in compare(before, alerts("again", "others")).nodes if node.name == "again")
     assert effect == "begins here: it gets no older rows"
     assert not [node for node in compare(before, alerts("again")).nodes if node.name == "alerts"], "it is no sink of it"
+
+
+def changing(
+    *, best: str = "best", mean: str = "mean", least: int = 0, way: bool = True, over: bool = True
+) -> Pipeline:
+    highest = rows() | hf.reduce(by="k", v=hf.max("v"), delete="gone", name=best)
+    chosen = highest | hf.filter(f"v > {least}", name="chosen") if way else highest
+    write = hf.write.sqlite("x.db", table="t", mode="upsert", key=["k"], delete="gone", name="table")
+    means = chosen | hf.reduce(by="k", v=hf.mean("v"), delete="gone", name=mean) if over else chosen
+    return hf.Pipeline("changing", means | write)
+
+
+def of_changes(pipeline: Pipeline) -> GraphRecord:
+    state_schemas = {
+        node.name: StateSchema(
+            node.kind, canonical_json(dict(node.arguments())), KEY, {"windows": StateTable(COUNTS, ("k",))}
+        )
+        for node in pipeline.nodes
+        if node.kind == "aggregate"
+    }
+    return described(pipeline, state_schemas, 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "renamed", "said"),
+    [
+        ({"over": False}, {}, {}, "'best', whose changes it reads, goes on, and it is new"),
+        ({"mean": "other"}, {}, {}, "'best', whose changes it reads, goes on, and it is new"),
+        ({"best": "other"}, {}, {}, "'best', whose changes it reads, is new, and it has state"),
+        ({"least": 1}, {}, {}, "'chosen' is changed: rows that it let pass could not be withdrawn"),
+        ({"way": False}, {}, {}, "'chosen' is new: rows that it let pass could not be withdrawn"),
+        ({}, {"way": False}, {}, "it read chosen, and reads best"),
+        ({"best": "other", "way": False}, {"way": False}, {"best": "other"}, ""),
+        ({"mean": "other"}, {}, {"mean": "other"}, ""),
+        ({"best": "one", "mean": "other"}, {}, {}, ""),
+        ({}, {"over": False}, {}, ""),
+        ({}, {}, {}, ""),
+    ],
+)
+def test_an_operator_over_changes_goes_on_and_begins_with_what_makes_them(
+    before: dict[str, Any], after: dict[str, Any], renamed: dict[str, str], said: str
+) -> None:
+    """design/0059: it subtracts only what it has added."""
+    upgrades = {name: StateUpgrade(Evolution(was)) for name, was in renamed.items()}
+    change = compare(of_changes(changing(**before)), of_changes(changing(**after)), upgrades)
+    found = {node.name: node for node in change.nodes if node.verdict is NodeVerdict.REFUSED}
+    assert [*found] == (["mean"] if said else [])
+    if said:
+        assert said in "; ".join(found["mean"].details)
+        with pytest.raises(InvalidPipeline, match="does not fit the changed graph"):
+            check_change(change, "changing", is_forced=False)
+
+
+def test_a_sink_that_gets_everything_lets_an_operator_over_changes_begin() -> None:
+    change = compare(of_changes(changing(over=False)), of_changes(changing()), backfilled=["table"])
+    assert NodeVerdict.REFUSED not in {node.verdict for node in change.nodes}

@@ -389,10 +389,14 @@ class RefusedRecord:
 
 @dataclass(frozen=True)
 class RowRules:
-    """The result of rows: the schema that the source yields, and whether bad rows are rejected or fatal."""
+    """The result of rows: the schema that the source yields, and whether bad rows are rejected or fatal.
+
+    ``schema_file`` is the file that gets the columns that the schema lacks; empty where none does.
+    """
 
     schema: pa.Schema
     rejects: bool
+    schema_file: str = ""
 
     @property
     def read_schema(self) -> pa.Schema:

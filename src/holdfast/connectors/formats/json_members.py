@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 
 from holdfast.types.schema import is_list
 
+_REFUSED = "it has the member "
 _DIGITS = frozenset("0123456789")
 _DEEPEST = 200
 """Levels of objects and arrays within each other that are written; what reads them quickly takes as many."""
@@ -36,7 +37,35 @@ def refusal(content: bytes, schema: pa.Schema) -> str:
         path = _unknown(from_json(content), schema, "")
     except ValueError:
         return ""
-    return f"it has the member {path!r}, which is no column of schema=" if path is not None else ""
+    return f"{_REFUSED}{path!r}, which is no column of schema=" if path is not None else ""
+
+
+def is_refusal(reason: str) -> bool:
+    """Return whether a record is bad for a member that is no column."""
+    return reason.startswith(_REFUSED)
+
+
+def new_values(contents: Iterable[bytes], schema: pa.Schema) -> dict[str, list[Any]]:
+    """Return the members of objects for which there could be a column more, with their values.
+
+    One whose name is that of a column but for its case is none, nor is what is within a column.
+
+    Examples
+    --------
+    >>> new_values([b'{"id": 1, "tip": 5, "ID": 2}', b'{"tip": null}'], pa.schema([("id", pa.int64())]))
+    {'tip': [5, None]}
+    """
+    names = {name.lower() for name in schema.names}
+    found: dict[str, list[Any]] = {}
+    for content in contents:
+        try:
+            value = from_json(content)
+        except ValueError:
+            continue
+        for name, member in value.items() if isinstance(value, dict) else ():
+            if name and name.lower() not in names:
+                found.setdefault(name, []).append(member)
+    return found
 
 
 def _unknown(value: Any, fields: Iterable[pa.Field], path: str) -> str | None:

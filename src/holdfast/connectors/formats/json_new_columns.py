@@ -1,30 +1,38 @@
 """What becomes of members of JSON objects that are no column of ``schema=``: ``on_new_column=``.
 
 They are ignored, make their row a bad one, or are rescued: then the rows have one column more, the text of the members
-that the others do not have.
+that the others do not have.  Or they stop the run, which adds columns for them to the schema file: the next start has
+these.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import islice
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from holdfast.connectors.formats import blocks, json_members
-from holdfast.connectors.formats.blocks import Parser, Records, Unreadable
+from holdfast.connectors.formats.blocks import Parser, Records, RowRules, Unreadable
 from holdfast.connectors.formats.json_lines import JsonParser
-from holdfast.errors import InvalidPipeline
+from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import RESCUE_COLUMN
+from holdfast.types import schema_files
+from holdfast.types.inferred import declaration_of
 
-OnNewColumn = Literal["ignore", "fail", "rescue"]
+OnNewColumn = Literal["ignore", "fail", "rescue", "add"]
 
 RESCUED = pa.field(RESCUE_COLUMN, pa.string())
 """The column of members that are no other column, as JSON text; null where a row has none."""
 
 _PIECE = 4000
 """Lines of which one with such a member costs all the exact way."""
+
+_ADDED_MAX = 50
+"""Columns that are added at once: an error carries them; the next run finds the others."""
 
 
 def choice_of(on_new_column: str, format: str) -> OnNewColumn:
@@ -35,10 +43,10 @@ def choice_of(on_new_column: str, format: str) -> OnNewColumn:
     InvalidPipeline
         If it says nothing that is known, or the format has no members.
     """
-    if on_new_column not in ("ignore", "fail", "rescue"):
+    if on_new_column not in ("ignore", "fail", "rescue", "add"):
         raise InvalidPipeline(
             f"on_new_column={on_new_column!r} is not known.",
-            do='write on_new_column="fail" or on_new_column="rescue", or leave it out.',
+            do='write on_new_column="fail", "rescue" or "add", or leave it out.',
         )
     if on_new_column != "ignore" and format != "json":
         raise InvalidPipeline(
@@ -47,6 +55,75 @@ def choice_of(on_new_column: str, format: str) -> OnNewColumn:
             do="leave on_new_column= out.",
         )
     return on_new_column  # type: ignore[return-value]
+
+
+def file_to_add_to(schema: Any, on_new: OnNewColumn) -> str:
+    """Return the path of the schema file that gets new columns; empty where none does.
+
+    Raises
+    ------
+    InvalidPipeline
+        If ``schema=`` is no file.
+    """
+    if on_new != "add":
+        return ""
+    if not schema_files.is_file(schema):
+        raise InvalidPipeline(
+            'on_new_column="add" needs schema= to be a file.',
+            why="a run that meets a new member writes its column there, and cannot change your program.",
+            do='write the columns into a file, and name that: schema="rides.ddl".',
+        )
+    path: str = os.path.abspath(schema)
+    return path
+
+
+@dataclass(frozen=True)
+class NewColumns:
+    """Columns that a schema file is to get.
+
+    Parameters
+    ----------
+    record : int
+        The first record that has a member for one of them.
+    columns : tuple of str
+        In SQL's words.
+    schema_file : str
+        Where to.
+    """
+
+    record: int
+    columns: tuple[str, ...]
+    schema_file: str
+
+    def note_in(self, error: BadRow) -> BadRow:
+        """Return the error of the record, from which the driver knows them."""
+        error.do = f"add what the schema lacks to {self.schema_file}, then start again: {', '.join(self.columns)}."
+        error.args = (error.message,)
+        error.new_columns, error.schema_file = "\n".join(self.columns), self.schema_file
+        return error
+
+
+def columns_to_add(contents: Sequence[bytes], reasons: Mapping[int, str], rows: RowRules) -> NewColumns | None:
+    """Return the columns that a schema file is to get; None where that is none, or gets none.
+
+    Parameters
+    ----------
+    contents : sequence of bytes
+        Records.
+    reasons : mapping of int to str
+        Why some are bad.  One that has another fault is taken for none that says of what type a member is.
+    rows : RowRules
+        The result of rows.
+    """
+    if not rows.schema_file:
+        return None
+    found = [at for at, reason in sorted(reasons.items()) if json_members.is_refusal(reason)]
+    values = json_members.new_values((contents[at] for at in found), rows.schema)
+    if not values:
+        return None
+    first = next(at for at in found if json_members.new_values([contents[at]], rows.schema))
+    columns = [declaration_of(name, each) for name, each in islice(values.items(), _ADDED_MAX)]
+    return NewColumns(first, tuple(columns), rows.schema_file)
 
 
 def with_rescue(columns: pa.Schema, on_new: OnNewColumn) -> pa.Schema:

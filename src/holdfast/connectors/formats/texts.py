@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from holdfast.connectors.formats import blocks
+from holdfast.connectors.formats import blocks, json_new_columns
 from holdfast.connectors.formats.access import FilePart, opened
 from holdfast.connectors.formats.blocks import Parser, RefusedRecord, RowRules, Text, Unreadable, cut_short, is_utf8
 from holdfast.errors import BadRow
@@ -94,12 +94,14 @@ def _read_apart(texts: Sequence[Text], rows: RowRules) -> Iterator[pa.RecordBatc
     sieve = Sieve(parser)
     for chunk in _chunks(texts):
         batches, reasons = sieve.sifted(chunk.contents, chunk.problems)
+        new = json_new_columns.columns_to_add(chunk.contents, reasons, rows)
         if not reasons:
             yield from rows.good(batches)
-        elif not rows.rejects:
-            at = min(reasons)
+        elif new is not None or not rows.rejects:
+            at = min(reasons) if new is None else new.record
             part, line = chunk.place(at)
-            raise _bad_row(part, line, reasons[at], chunk.contents[at])
+            error = _bad_row(part, line, reasons[at], chunk.contents[at])
+            raise error if new is None else new.note_in(error)
         else:
             yield from mixed(chunk.contents, chunk.positions, batches, reasons, rows)
 

@@ -126,12 +126,12 @@ class AccumulateStep:
         if not given.rows.num_rows and bounds is None:
             return Result(fates={})
         if self.time is None:
-            rows, changes = self._continued(given.rows, state["running"])
+            rows, changes = self._with_running(given.rows, state["running"])
             return Result({"rows": rows}, changes, bounds, fates={"rows": given.rows.num_rows})
         checks.require_values(given.rows, [*self.key.names, self.time], self.name)
         limits = declared_bounds.limits(state["bounds"], given, self.key, self.time)
         is_late = keyed.ticks(given.rows.column(self.time)) < limits.of_rows
-        rows, changes = self._continued(given.rows.filter(pa.array(~is_late)), state["running"])
+        rows, changes = self._with_running(given.rows.filter(pa.array(~is_late)), state["running"])
         if limits.change is not None:
             changes["bounds"] = limits.change
         late = declared_bounds.late_rows(
@@ -147,7 +147,7 @@ class AccumulateStep:
             return self.tables[table].schema.empty_table() if table == "bounds" else None
         return growth.grown(known, self.tables[table], growth.nulls)
 
-    def _continued(self, rows: pa.Table, running: pa.Table) -> tuple[pa.Table, dict[str, Change]]:
+    def _with_running(self, rows: pa.Table, running: pa.Table) -> tuple[pa.Table, dict[str, Change]]:
         """Return rows with the running values, and what changes in the table of these."""
         if not rows.num_rows:
             return tables.empty(self.outputs["rows"]), {}
@@ -172,7 +172,7 @@ class AccumulateStep:
                 given_values = (
                     valid.astype(np.int64) if kind == "count" else numbers(source.cast(pa.int64()).fill_null(0))
                 )
-            value, has = _continued(kind, codes[order], given_values[order], valid[order], start, is_set, name)
+            value, has = _running_values(kind, codes[order], given_values[order], valid[order], start, is_set, name)
             back = np.empty_like(order)
             back[order] = np.arange(len(order))
             outputs.append(pa.array(value[back], mask=~has[back]))
@@ -184,7 +184,7 @@ class AccumulateStep:
         return pa.Table.from_arrays(out, schema=self.outputs["rows"]), {"running": change}
 
 
-def _continued(
+def _running_values(
     kind: str, codes: Ints, given: Ints, valid: np.ndarray[Any, np.dtype[np.bool_]], start: Ints,
     is_set: np.ndarray[Any, np.dtype[np.bool_]], name: str,
 ) -> tuple[Ints, np.ndarray[Any, np.dtype[np.bool_]]]:  # fmt: skip

@@ -18,7 +18,7 @@ from holdfast.graph.building import a_type
 
 KINDS = (
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "distinct_count", "collect", "quantiles",
-    "max_by", "min_by",
+    "max_by", "min_by", "approx_count_distinct",
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Aggregate:
     ranks : tuple of float
         For ``quantiles``.
     error : float
-        For ``quantiles``: relative error of a value.
+        For ``quantiles`` and ``approx_count_distinct``: relative error.
     is_single : bool
         For ``quantiles``: one value and not a list.
     where : str, optional
@@ -202,9 +202,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     >>> variance("dep_delay", population=True).is_population
     True
     """
-    return Aggregate(
-        "variance", _column(column, "variance"), is_population=bool(population), where=_where(where, "variance")
-    )
+    return of_column("variance", column, where, is_population=bool(population))
 
 
 def first(column: str, *, ignore_nulls: bool = False, where: str | None = None) -> Aggregate:
@@ -396,6 +394,11 @@ def quantiles(column: str, ranks: Sequence[float], *, error: float = 0.01, where
     )  # fmt: skip
 
 
+def of_column(kind: str, column: str, where: str | None, **given: Any) -> Aggregate:
+    """Return an aggregate whose column and condition are checked."""
+    return Aggregate(kind, _column(column, kind), where=_where(where, kind), **given)
+
+
 _MORE = {"max_by": ', "time_hour"', "min_by": ', "time_hour"', "quantile": ", 0.95", "quantiles": ", [0.5, 0.95]"}
 
 
@@ -447,11 +450,8 @@ def _error(error: float) -> float:
 
 _KEPT = ("by", "name", "renamed_from", "migrate")
 _WINDOWED = ("forget_after", "window", "emit", "timestamp", "timestamps", "disorder", "idle_after", "max_waiting_rows")
-_ARGUMENTS = {
-    "accumulate": _KEPT,
-    "reduce": (*_KEPT, "forget_after"),
-    "aggregate": (*_KEPT, *_WINDOWED),
-}
+_ARGUMENTS = {"accumulate": _KEPT, "reduce": (*_KEPT, "forget_after"), "aggregate": (*_KEPT, *_WINDOWED)}
+_ARGUMENTS |= {"over": (*_KEPT, "rows", "order", "timestamp", "timestamps", "disorder", "max_waiting_rows")}
 
 
 def no_aggregate(name: str, given: Any, called: str) -> InvalidPipeline:

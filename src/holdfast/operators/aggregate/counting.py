@@ -16,7 +16,7 @@ from holdfast.state.keys import Ints, one
 
 _STATE_COLUMN = re.compile(
     r"(?P<name>.+?)(?:__(?P<condition>where_[0-9a-f]{8}))?__"
-    "(?:count|upper|lower|sum|squares|min|max|value|order|time|is_set|histogram)"
+    r"(?:count|upper|lower|sum|squares|min|max|value|order|time|is_set|histogram|registers_\d+)"
 )
 """A column of the windows table: :meth:`holdfast.operators.aggregate.parts.Partial.under`."""
 
@@ -68,7 +68,8 @@ def counting_rows(rows: pa.Table, condition: str | None, groups: RowGroups) -> C
     if condition is None:
         return CountingRows(rows, None, groups)
     which = np.flatnonzero(flags(rows.column(condition)))
-    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which]))
+    withdrawn = None if groups.withdrawn is None else groups.withdrawn[which]
+    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which], withdrawn))
 
 
 def flags(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
 from holdfast.operators.aggregate.shared_set import SharedSet
 from holdfast.operators.aggregate.touched import Admitted, Keys
+from holdfast.operators.aggregate.weighted import ROWS, CountedValues
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
 from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, StateTable, StepTime
 
@@ -67,6 +68,11 @@ class Windows:
     cells: Ints
 
     @property
+    def rows(self) -> Ints | None:
+        """How many rows of each hold, where rows may be withdrawn."""
+        return numbers(self.columns[ROWS][0]) if ROWS in self.columns else None
+
+    @property
     def of_loaded(self) -> Ints:
         """Which window each loaded one became."""
         return self.owners[: len(self.loaded.codes)]
@@ -109,10 +115,12 @@ class WindowsTable:
         Of the aggregates that have parts.
     kept : sequence of CollectedValues
         The others.
-    sets : sequence of SharedSet
-        The distinct counts with conditions.
+    sets : sequence of SharedSet or CountedValues
+        The distinct counts with conditions, and the aggregates for which each value is counted.
     ranked : RankedRows, optional
         The first rows of each window.
+    withdrawn : str, optional
+        The input's column that is true for rows that withdraw others; None: rows only come.
     """
 
     key: pa.Schema
@@ -121,8 +129,9 @@ class WindowsTable:
     conditions: Mapping[str, str | None]
     parts: Mapping[str, Partial]
     kept: Sequence[CollectedValues]
-    sets: Sequence[SharedSet] = ()
+    sets: Sequence[SharedSet | CountedValues] = ()
     ranked: RankedRows | None = None
+    withdrawn: str | None = None
 
     @property
     def declared(self) -> dict[str, StateTable]:
@@ -173,7 +182,9 @@ class WindowsTable:
             owners, spans = cutting.joined(self.cut, both)
         else:  # each group of rows is a window of its own
             owners, spans = np.arange(len(fresh)), fresh
-        columns = self._parts(loaded, rows, RowGroups(groups, len(panes), rows.ticks), of_pane, owners, len(spans))
+        withdrawn = None if self.withdrawn is None else flags(rows.rows.column(self.withdrawn))
+        of_rows = RowGroups(groups, len(panes), rows.ticks, withdrawn)
+        columns = self._parts(loaded, rows, of_rows, of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)
         is_changed[owners[len(old) :]] = True
         is_closing = spans.ends <= keys.ends[spans.codes]
@@ -221,8 +232,9 @@ class WindowsTable:
         """Return how the table of windows changes."""
         loaded, spans = windows.loaded, windows.spans
         moved = numbers(loaded.table.column(START)) != spans.starts[windows.of_loaded]
-        gone = windows.is_closing[windows.of_loaded] | moved
-        stays = np.flatnonzero(windows.is_changed & ~windows.is_closing)
+        ends = windows.is_closing if windows.rows is None else windows.is_closing | (windows.rows == 0)
+        gone = ends[windows.of_loaded] | moved
+        stays = np.flatnonzero(windows.is_changed & ~ends)
         if not len(stays) and not gone.any():
             return None
         parts = [column.take(pa.array(stays)) for columns in windows.columns.values() for column in columns]
@@ -255,9 +267,9 @@ class WindowsTable:
         return followed(kept, known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
 
     def follow_set(
-        self, shared: SharedSet, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys
+        self, shared: SharedSet | CountedValues, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys
     ) -> tuple[dict[str, pa.Array], Change]:  # fmt: skip
-        """Return the distinct counts that share a set, per window, and how its table changes."""
+        """Return the aggregates that share a table of values, per window, and how it changes."""
         known, of_known = self._loaded_values(values, windows, keys)
         counting, every = shared.fresh(one(rows.rows.column(shared.column)), rows.rows)
         which, cells = windows.cells_of(windows.groups[counting])
@@ -274,10 +286,11 @@ class WindowsTable:
         known, of_known = self._loaded_values(values, windows, keys)
         which, cells = windows.cells_of(windows.groups)
         fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
+        withdrawn = None if self.withdrawn is None else flags(rows.rows.column(self.withdrawn))[which]
         owners = np.concatenate([of_known, windows.of_fresh[cells]])
         key_columns = keys.arrays(windows.spans.codes)
-        table = self.declared[RANKED]
-        return ranked.rank_rows(known, fresh, owners, windows.spans.starts, windows.is_closing, key_columns, table)
+        table, starts = self.declared[RANKED], windows.spans.starts
+        return ranked.rank_rows(known, fresh, owners, starts, windows.is_closing, key_columns, table, withdrawn)
 
     def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
         """Return the rows of a table of values that belong to the windows, and the window of each."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow, InvalidPipeline
-from holdfast.operators.aggregate import exact, histogram
+from holdfast.operators.aggregate import exact, histogram, hyperloglog
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.state import keyed
 from holdfast.state.keys import Ints
@@ -36,11 +36,14 @@ class RowGroups:
         Number of groups.
     ticks : ndarray of int64
         For each row its time; zeros where there is none.
+    withdrawn : ndarray of bool, optional
+        Which rows withdraw others; None: rows only come.
     """
 
     groups: Ints
     size: int
     ticks: Ints
+    withdrawn: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,10 @@ def part_of(name: str, aggregate: Aggregate, kind: pa.DataType | None) -> Partia
         return _COUNT
     if kind is None:
         raise InvalidPipeline(f"{name}=hf.{aggregate.kind}() names no column.", do="name one.")
+    if aggregate.kind == "approx_count_distinct":
+        if not hyperloglog.can_hash(kind):
+            raise _wrong_type(name, aggregate, kind, "whose values cannot be distinguished", "a part of it")
+        return _approximate(hyperloglog.precision_of(aggregate.error))
     if aggregate.kind in ("max_by", "min_by"):
         of_value, of_order = kind.field(0).type, kind.field(1).type
         if pa.types.is_nested(of_order):
@@ -174,10 +181,10 @@ def _whole_made(values: pa.Array, groups: Ints, size: int) -> tuple[Ints, Ints]:
     if len(numbers) and max(int(numbers.max()), -int(numbers.min())) < 2**62 // len(numbers):
         total = _add(numbers, groups, size)  # no sum can overflow
         return total >> 32, total & (_LOW - 1)
-    return _carried(_add(numbers >> 32, groups, size), _add(numbers & (_LOW - 1), groups, size))
+    return _carry(_add(numbers >> 32, groups, size), _add(numbers & (_LOW - 1), groups, size))
 
 
-def _carried(upper: Ints, lower: Ints) -> tuple[Ints, Ints]:
+def _carry(upper: Ints, lower: Ints) -> tuple[Ints, Ints]:
     return upper + (lower >> 32), lower & (_LOW - 1)
 
 
@@ -215,7 +222,7 @@ def _adding(kind: pa.DataType) -> Partial:
         count = pa.array(_add(_ints(columns[0]), group.groups, size))
         if pa.types.is_integer(kind):
             halves = (_add(_ints(column), group.groups, size) for column in columns[1:])
-            return [count, *map(pa.array, _carried(*halves))]
+            return [count, *map(pa.array, _carry(*halves))]
         if pa.types.is_floating(kind):
             return [count, exact.to_state(exact.merged(columns[1], group.groups, size))]
         return [count, _decimals(columns[1], group.groups, size)]
@@ -404,6 +411,23 @@ def _equal(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     if pa.types.is_floating(left.type):
         same = pc.or_(same, pc.and_(pc.is_nan(left), pc.is_nan(right)))
     return np.asarray(same)
+
+
+def _approximate(precision: int) -> Partial:
+    """Return the part that counts different values; its column says how many registers there are."""
+
+    def of_rows(values: pa.Array | None, group: RowGroups) -> Columns:
+        assert values is not None
+        values, groups = _valid(values, group)
+        return [hyperloglog.sketches_of(values, groups, group.size, precision)]
+
+    return Partial(
+        [(f"registers_{precision}", hyperloglog.STATE)],
+        pa.int64(),
+        of_rows,
+        lambda columns, group: [hyperloglog.merge(columns[0], group.groups, group.size, precision)],
+        lambda columns: hyperloglog.counts(columns[0], precision),
+    )
 
 
 def _quantiles(aggregate: Aggregate) -> Partial:

@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 from holdfast.errors import InvalidPipeline
 from holdfast.operators.aggregate.collected import change_of, moved_rows
 from holdfast.state import keyed, tables
-from holdfast.state.keys import Ints, numbers, one
+from holdfast.state.keys import Ints, coded, numbers, one, ordinals_from
 from holdfast.state.step import Change, StateTable
 
 Flags = npt.NDArray[np.bool_]
 TABLE = "ranked"
+_NONE = np.int64(2**62)
+"""Above every rank: of a row that does not hold."""
 _VALUE = "value__"
 _RANK = "rank"
 _PLACES = ("time", "epoch", "place")
@@ -86,6 +88,8 @@ class Ranking:
         The column of the output that holds the rank.
     takes_ties : bool
         Whether rows of equal order have one rank, and all of them count.
+    keeps_all : bool
+        Whether rows may be withdrawn, so that the state has those behind rank N too.
     """
 
     n: int
@@ -93,6 +97,7 @@ class Ranking:
     columns: tuple[str, ...]
     rank: str
     takes_ties: bool = False
+    keeps_all: bool = False
 
     def arguments(self) -> dict[str, Any]:
         """Return all, for display and fingerprint."""
@@ -119,8 +124,34 @@ class Ranking:
                     do='take a part of it: stream | hf.select("*", x="...") and order="x"',
                 )
         fields = tuple(keyed.field_of(schema, name, "top").with_nullable(True) for name in self.columns)
+        nested = next((field.name for field in fields if pa.types.is_nested(field.type)), None)
+        if self.keeps_all and nested is not None:
+            raise InvalidPipeline(
+                f"column {nested!r} is of type {schema.field(nested).type}, and rows may be withdrawn.",
+                why="the row that one withdraws is found by its values, and values of this type are not compared.",
+                do=f'leave it out before: stream | hf.select("* except ({nested})")',
+            )
         order = tuple(term._replace(column=keyed.field_of(schema, term.column, "order=").name) for term in self.order)
-        return RankedRows(self.n, order, fields, self.rank, self.takes_ties)
+        return RankedRows(self.n, order, fields, self.rank, self.takes_ties, self.keeps_all)
+
+
+@dataclass(frozen=True)
+class Left:
+    """The rows that had a rank, and have another one or none.
+
+    Parameters
+    ----------
+    owners : ndarray of int64
+        The window of each.
+    ranks : ndarray of int64
+        The rank that it had.
+    rows : sequence of pa.Array
+        Its columns.
+    """
+
+    owners: Ints
+    ranks: Ints
+    rows: Sequence[pa.Array]
 
 
 @dataclass(frozen=True)
@@ -135,12 +166,15 @@ class Ranks:
         Its rank, and the one that it had; 0: none.
     rows : sequence of pa.Array
         Its columns.
+    left : Left
+        Those whose rank is another, as they were.
     """
 
     owners: Ints
     ranks: Ints
     before: Ints
     rows: Sequence[pa.Array]
+    left: Left
 
 
 @dataclass(frozen=True)
@@ -159,6 +193,8 @@ class RankedRows:
         The output's column with the rank.
     takes_ties : bool
         Whether rows of equal order have one rank.
+    keeps_all : bool
+        Whether rows may be withdrawn, so that the state has those behind rank N too, with rank 0.
     """
 
     n: int
@@ -166,6 +202,7 @@ class RankedRows:
     fields: tuple[pa.Field, ...]
     rank: str
     takes_ties: bool
+    keeps_all: bool = False
 
     def state_fields(self) -> list[pa.Field]:
         """Return the columns of the state table after key and start; epoch and place identify a row."""
@@ -197,7 +234,7 @@ class RankedRows:
 
     def rank_rows(
         self, known: pa.Table, fresh: pa.Table, windows: Ints, starts: Ints, closing: Flags, keys: Sequence[pa.Array],
-        table: StateTable,
+        table: StateTable, withdrawn: Flags | None = None,
     ) -> tuple[Ranks, Change]:  # fmt: skip
         """Return the rows that have a rank, and how the state table changes.
 
@@ -217,6 +254,8 @@ class RankedRows:
             Key columns of each window.
         table : StateTable
             The state table.
+        withdrawn : ndarray of bool, optional
+            Which fresh rows withdraw others; None: rows only come.
         """
         count = known.num_rows
         # known rows in the order of arrival: with a stable sort, neither epoch nor place has to be compared again
@@ -226,23 +265,39 @@ class RankedRows:
         both = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
         terms = [key for term in self.order for key in sort_keys(both.column(f"{_VALUE}{term.column}"), term)]
         order = np.lexsort((numbers(both.column("time")), *reversed(terms), windows))
-        ranks = np.zeros(len(order), np.int64)
+        if withdrawn is not None:
+            order = order[self._holds(both, windows, np.concatenate([np.zeros(count, np.bool_), withdrawn]))[order]]
+        ranks = np.full(both.num_rows, _NONE)
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
         moved = moved_rows(known, windows, starts)
         before = numbers(both.column(_RANK)).copy()
+        went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
+        old = [one(column).take(pa.array(went)) for column in both.columns[len(_PLACES) + 1 :]]
+        left = Left(windows[went], before[went], old)
         before[:count][moved] = 0
-        is_kept = ranks <= self.n
+        is_kept = ranks < _NONE if self.keeps_all else ranks <= self.n
         gone = ~is_kept[:count] | moved | closing[windows[:count]]
         order = order[is_kept[order]]
+        ranks[ranks > self.n] = 0
         owners, ranks, before = windows[order], ranks[order], before[order]
         entries = both.take(pa.array(order))
         columns = [one(column) for column in entries.columns[len(_PLACES) + 1 :]]
-        stays = np.flatnonzero(~closing[owners] & (ranks != before))
+        stays = np.flatnonzero(~closing[owners] & ((ranks != before) | (order >= count)))
         where = pa.array(stays)
         put = [one(entries.column(name)).take(where) for name in _PLACES]
         put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
         change = change_of(known, gone, owners[stays], starts, keys, put, table)
-        return Ranks(owners, ranks, before, columns), change
+        return Ranks(owners, ranks, before, columns, left), change
+
+    def _holds(self, rows: pa.Table, windows: Ints, withdrawn: Flags) -> Flags:
+        """Return which rows, in the order of arrival, no other one withdraws: of equal ones the first are withdrawn."""
+        values = rows.select([f"{_VALUE}{field.name}" for field in self.fields]).append_column("", pa.array(windows))
+        codes, first = coded(values)
+        came = np.flatnonzero(~withdrawn)
+        gone = np.bincount(codes[withdrawn], minlength=len(first))
+        holds = np.zeros(len(codes), np.bool_)
+        holds[came[ordinals_from(np.zeros(len(first), np.int64), codes[came], len(first)) >= gone[codes[came]]]] = True
+        return holds
 
     def _ranks(self, owners: Ints, terms: Sequence[npt.NDArray[Any]]) -> Ints:
         """Return the rank of each row, where rows are in their order."""

@@ -53,6 +53,10 @@ class SharedSet:
         """Return the columns of the state table after key and start; the value identifies a row."""
         return [pa.field("value", self.type), *(pa.field(name, pa.bool_()) for name in self.flags.values())]
 
+    def results(self) -> dict[str, pa.DataType]:
+        """Return the type of each aggregate."""
+        return dict.fromkeys(self.conditions, pa.int64())
+
     def fresh(self, values: pa.Array, rows: pa.Table) -> tuple[Ints, pa.Table]:
         """Return the rows that count for any of the aggregates, and value and flags of all rows."""
         met = {flag: flags(rows.column(self.conditions[name])) for name, flag in self.flags.items()}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type, building, check_choice, require_columns
+from holdfast.graph.changes import Changes
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply
@@ -17,6 +18,7 @@ from holdfast.graph.releases import say_what_releases
 from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate import window as windows
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
+from holdfast.operators.aggregate.changing import check_delete, check_over
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.cutting import cut_of
@@ -62,6 +64,10 @@ class Aggregation:
         Open windows and collected values of one key from which that is reported.
     ranking : Ranking, optional
         The first rows of each window, instead of aggregates.
+    delete : str, optional
+        The output's Boolean column that is true for rows that no longer hold; None: they are not emitted.
+    over : str, optional
+        The input's; None: its rows only come.
     """
 
     by: tuple[str, ...]
@@ -75,6 +81,8 @@ class Aggregation:
     forget_us: int
     max_waiting_rows: int | None = None
     ranking: Ranking | None = None
+    delete: str | None = None
+    over: str | None = None
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
@@ -118,6 +126,7 @@ class Aggregation:
             "forget_us": self.forget_us,
             **({} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}),
             **({} if self.ranking is None else {"top": self.ranking.arguments()}),
+            **{name: column for name, column in (("delete", self.delete), ("over", self.over)) if column is not None},
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -129,8 +138,21 @@ class Aggregation:
             require_columns([self.timestamp], inputs[0].columns, "timestamp=")
         spans = () if self.window.kind == "total" else (START, END)
         ranked = () if self.ranking is None else (self.ranking.rank, *self.ranking.columns)
-        columns = (*self.by, *spans, *(name for name, _ in self.aggregates), *ranked)
+        deletes = () if self.delete is None else (self.delete,)
+        columns = (*self.by, *spans, *(name for name, _ in self.aggregates), *ranked, *deletes)
         return Shape(columns, START if spans and self.window.kind != "count_window" else None)
+
+    def changes(self, inputs: Sequence[Shape]) -> Changes | None:
+        """Return the changes of its rows, where it tells them; after checking that it can be computed of changes."""
+        if inputs[0].changes is not None:
+            tells = self.emit == "settled" or self.delete is not None
+            check_over(
+                inputs[0].changes, self.by, self.aggregates, self.window, forgets=self.forget_us > 0, tells=tells
+            )
+        if self.delete is None:
+            return None
+        windows = () if self.window.kind == "total" else (START,)
+        return Changes(self.delete, (*self.by, *windows, *(() if self.ranking is None else (self.ranking.rank,))))
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> AggregateStep:
         """Return the step for rows of a schema."""
@@ -148,7 +170,8 @@ class Aggregation:
             name, schema, key, None if time is None else time.name, cut_of(self.window, is_timestamp=is_timestamp),
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
             self.idle_us, self.forget_us, limit_of(self.max_waiting_rows),
-            None if self.ranking is None else self.ranking.of_schema(schema),
+            None if self.ranking is None else self.ranking.of_schema(schema), self.delete,
+            None if self.over is None else keyed.field_of(schema, self.over, "over").name,
         )  # fmt: skip
 
 
@@ -169,7 +192,9 @@ class AggregationAnywhere:
                 spec.timestamp or stream.timestamp
             )  # fmt: skip
             stream = with_conditions(stream, dict(spec.aggregates), self.origin)
-        spec = Aggregation(**{**vars(spec), "timestamp": column})
+        changes = stream.shape.changes
+        ranking = None if spec.ranking is None else replace(spec.ranking, keeps_all=changes is not None)
+        spec = replace(spec, timestamp=column, over=None if changes is None else changes.column, ranking=ranking)
         return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
 
@@ -178,6 +203,7 @@ def aggregate(
     by: str | Sequence[str] | None = None,
     window: Window,
     emit: str = "settled",
+    delete: str | None = None,
     timestamp: str | None = None,
     timestamps: str = "ascending",
     disorder: str | int | None = None,
@@ -200,6 +226,10 @@ def aggregate(
     emit : {"settled", "changes"}
         One row per window when it is final, or in each epoch one row per window that changed, to be upserted by
         ``(*by, "window_start")``.
+    delete : str, optional
+        With ``emit="changes"``: name of a Boolean column that is added, true for rows that no longer hold.  A window
+        that changes then gives its row as it was, with true, and as it is, with false; nothing where both are the same.
+        The argument ``delete=`` of a sink takes it, and so do other aggregations: ``docs/changes.md``.
     timestamp : str, optional
         The timestamp column, TIMESTAMP or BIGINT; by default the one that the source declares.
     timestamps : {"ascending", "strict"}
@@ -242,7 +272,7 @@ def aggregate(
     """
     return declare(
         aggregates, called="aggregate",
-        by=by, window=window, emit=emit, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
+        by=by, window=window, emit=emit, delete=delete, timestamp=timestamp, timestamps=timestamps, disorder=disorder,
         idle_after=idle_after, forget_after=forget_after, max_waiting_rows=max_waiting_rows, name=name,
         renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
@@ -251,6 +281,7 @@ def aggregate(
 def reduce(
     *,
     by: str | Sequence[str] | None = None,
+    delete: str | None = None,
     forget_after: str | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
@@ -266,6 +297,8 @@ def reduce(
     ----------
     by : str or sequence of str, optional
         Key columns; without them all rows have the same key.
+    delete : str, optional
+        Name of a Boolean column that is added, true for rows that no longer hold: as of ``hf.aggregate``.
     forget_after : str, optional
         Logged time after which a silent key is forgotten; its next row starts again.
     name : str, optional
@@ -284,8 +317,8 @@ def reduce(
         balances = bookings | hf.reduce(by="account", balance=hf.sum("amount"), name="balances")
     """
     return declare(
-        aggregates, called="reduce", by=by, window=Total(), emit="changes", forget_after=forget_after, name=name,
-        renamed_from=renamed_from, migrate=migrate,
+        aggregates, called="reduce", by=by, window=Total(), emit="changes", delete=delete, forget_after=forget_after,
+        name=name, renamed_from=renamed_from, migrate=migrate,
     )  # fmt: skip
 
 
@@ -296,6 +329,7 @@ def declare(
     by: str | Sequence[str] | None,
     window: Window,
     emit: str,
+    delete: str | None = None,
     timestamp: str | None = None,
     timestamps: str = "ascending",
     disorder: str | int | None = None,
@@ -312,7 +346,7 @@ def declare(
         keys = () if by is None else keyed.key_names(by)
         _check_window(window)
         if ranking is None:
-            _check_aggregates(aggregates, keys, called)
+            _check_aggregates(aggregates, (*keys, delete) if isinstance(delete, str) else keys, called)
         check_choice("emit", emit, ("settled", "changes"))
         check_choice("timestamps", timestamps, ("ascending", "strict"))
         if disorder is not None:
@@ -338,8 +372,11 @@ def declare(
         spec = Aggregation(
             keys, window, tuple(aggregates.items()), emit, timestamp, timestamps, disorder,
             _us(idle_after, "idle_after"), _us(forget_after, "forget_after"), checked_limit(max_waiting_rows),
-            ranking,
+            ranking, delete,
         )  # fmt: skip
+        if delete is not None:
+            ranked = () if ranking is None else (ranking.rank, *ranking.columns)
+            check_delete(delete, (*keys, *ranked), emit=emit, forgets=spec.forget_us > 0)
         past = past_of(renamed_from, migrate, kind=Aggregation.kind, built_at=built_at)
         return AggregationAnywhere(spec, name, built_at, past)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -10,17 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.aggregates import Aggregate, count
+from holdfast.operators.aggregate.changing import COUNTED, with_withdrawals
 from holdfast.operators.aggregate.collected import START, CollectedValues
 from holdfast.operators.aggregate.counting import earlier_conditions
-from holdfast.operators.aggregate.cutting import WindowCut
+from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
 from holdfast.operators.aggregate.shared_set import shared_sets
-from holdfast.operators.aggregate.touched import SCOPE, Keys, KeysTable
+from holdfast.operators.aggregate.touched import SCOPE, Admitted, Keys, KeysTable
+from holdfast.operators.aggregate.weighted import ROWS, counted_values, over_changes
 from holdfast.state import checks, growth, keyed, tables
+from holdfast.state.keys import Ints, numbers, one
 from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
@@ -43,7 +46,9 @@ class AggregateStep:
 
     State: ``windows``, one row per key and open window with the parts of all aggregates; ``keys``, one row per key
     with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values; one
-    for all distinct counts of a column that have conditions.
+    for all distinct counts of a column that have conditions.  Where rows may be withdrawn ``windows`` has the number of
+    rows that hold, and there is a table of values, with a number each, for every column with a ``min``, ``max`` or
+    ``distinct_count``.
 
     Parameters
     ----------
@@ -67,6 +72,10 @@ class AggregateStep:
         Open windows and collected values of one key from which that is reported.
     ranked : RankedRows, optional
         The first rows of each window, instead of aggregates.
+    delete : str, optional
+        The output's Boolean column that is true for rows that no longer hold; None: they are not emitted.
+    withdrawn : str, optional
+        The input's; None: rows only come.
     """
 
     name: str
@@ -81,6 +90,8 @@ class AggregateStep:
     forget_us: int = 0
     max_waiting_rows: int | None = None
     ranked: RankedRows | None = None
+    delete: str | None = None
+    withdrawn: str | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
     @property
@@ -100,10 +111,12 @@ class AggregateStep:
         windows = self._windows_table
         types = {name: part.result for name, part in windows.parts.items()}
         types |= {kept.name: kept.result for kept in windows.kept}
-        types |= {name: pa.int64() for shared in windows.sets for name in shared.conditions}
+        types |= {name: kind for shared in windows.sets for name, kind in shared.results().items()}
         columns = [pa.field(name, types[name]) for name in self.aggregates]
         if self.ranked is not None:
             columns = self.ranked.output_fields()
+        if self.delete is not None:
+            columns.append(pa.field(self.delete, pa.bool_()))
         spans = [] if self.cut.kind == "total" else [pa.field(name, self._span_type) for name in (START, END)]
         rows = {"rows": pa.schema([*self.key, *spans, *columns])}
         if not self.cut.by_time or self.time is None:
@@ -164,7 +177,8 @@ class AggregateStep:
         else:
             due_us = of_keys.due(known, change, at, tells_forgotten=not self.on_change)
         if self.ranked is None:
-            outputs = {"rows": self._emitted(windows, keys, results)}
+            before = {} if self.delete is None else self._results_before(of_windows, state, rows, windows, keys, at)
+            outputs = {"rows": self._emitted(windows, keys, results, before)}
         else:
             ranks, values = of_windows.rank_rows(self.ranked, state[RANKED], rows, windows, keys, at)
             if values.upserts.num_rows or values.deletes.num_rows:
@@ -188,8 +202,11 @@ class AggregateStep:
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values.
 
-        An aggregate with another condition is another one.
+        An aggregate with another condition is another one.  Where rows may be withdrawn none can begin: the rows before
+        are not known.
         """
+        if self.withdrawn is not None:
+            return None
         declared = self._windows_table
         for shared in declared.sets:
             if shared.table == table:
@@ -218,36 +235,90 @@ class AggregateStep:
         past = earlier_conditions(known.column_names, self.aggregates, self.tables[table].schema.names)
         return growth.grown(known.drop_columns(past), self.tables[table], fill)
 
-    def _emitted(self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array]) -> pa.Table:
-        """Return the windows that are final, or those that changed, by start, then key."""
+    def _results_before(
+        self, table: WindowsTable, state: Mapping[str, pa.Table], rows: Admitted, windows: Windows, keys: Keys,
+        at: StepTime,
+    ) -> dict[str, pa.Array]:  # fmt: skip
+        """Return what the aggregates of kept values were, for each window, before the epoch's rows."""
+        none = Admitted(rows.rows.slice(0, 0), rows.codes[:0], rows.ticks[:0], rows.late, rows.limits)
+        nothing = replace(windows, groups=windows.groups[:0])
+        found = {kept.name: table.follow(kept, state[kept.table], none, nothing, keys, at)[0] for kept in table.kept}
+        for shared in table.sets:
+            found |= table.follow_set(shared, state[shared.table], none, nothing, keys)[0]
+        return found
+
+    def _emitted(
+        self, windows: Windows, keys: Keys, results: Mapping[str, pa.Array], before: Mapping[str, pa.Array]
+    ) -> pa.Table:  # fmt: skip
+        """Return the windows that are final, or those that changed, by start, then key; and what no longer holds."""
         spans = windows.spans
-        emitted = np.flatnonzero(windows.is_changed if self.on_change else windows.is_closing)
-        ranks = keys.ranks(spans.codes[emitted]) if self.key.names else np.zeros(len(emitted), np.int64)
-        emitted = emitted[np.lexsort((ranks, spans.starts[emitted]))]
+        is_emitted = windows.is_changed if self.on_change else windows.is_closing
+        if windows.rows is not None:
+            is_emitted = is_emitted & (windows.rows > 0)
+        emitted = np.flatnonzero(is_emitted)
+        emitted = emitted[np.lexsort((self._key_ranks(keys, spans.codes[emitted]), spans.starts[emitted]))]
         where = pa.array(emitted)
-        columns = keys.arrays(spans.codes[emitted])
+        parts = {name: [array.take(where) for array in columns] for name, columns in windows.columns.items()}
+        taken = {name: column.take(where) for name, column in results.items()}
+        rows = self._rows(keys, spans.taken(emitted), parts, taken)
+        if self.delete is None:
+            return rows
+        loaded, owners = windows.loaded, windows.of_loaded
+        was_emitted = windows.is_changed[owners]
+        if windows.rows is not None:
+            was_emitted = was_emitted & (numbers(loaded.table.column(f"{ROWS}__count")) > 0)
+        known = np.flatnonzero(was_emitted)
+        there, codes = loaded.table.take(pa.array(known)), loaded.codes[known]
+        parts = {
+            name: [one(there.column(f"{name}__{suffix}")) for suffix, _ in part.fields]
+            for name, part in self._windows_table.parts.items()
+        }
+        taken = {name: column.take(pa.array(owners[known])) for name, column in before.items()}
+        old = Spans(codes, numbers(there.column(START)), numbers(there.column(END)))
+        places = np.full(len(spans), -1)
+        places[emitted] = np.arange(len(emitted))
+        return with_withdrawals(
+            self._rows(keys, old, parts, taken), rows, np.concatenate([old.starts, spans.starts[emitted]]),
+            self._key_ranks(keys, np.concatenate([codes, spans.codes[emitted]])),
+            places[owners[known]], self.delete,
+        )  # fmt: skip
+
+    def _key_ranks(self, keys: Keys, codes: Ints) -> Ints:
+        return keys.ranks(codes) if self.key.names else np.zeros(len(codes), np.int64)
+
+    def _rows(
+        self, keys: Keys, spans: Spans, parts: Mapping[str, list[pa.Array]], results: Mapping[str, pa.Array]
+    ) -> pa.Table:  # fmt: skip
+        """Return a row for each of some windows, with what their aggregates are."""
+        columns = keys.arrays(spans.codes)
         if self.cut.kind != "total":
-            columns += [pa.array(values[emitted]).cast(self._span_type) for values in (spans.starts, spans.ends)]
-        parts = self._windows_table.parts
-        for name in self.aggregates:
-            if name in results:
-                columns.append(results[name].take(where))
-            else:
-                columns.append(parts[name].read([array.take(where) for array in windows.columns[name]]))
-        return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
+            columns += [pa.array(values).cast(self._span_type) for values in (spans.starts, spans.ends)]
+        of_parts = self._windows_table.parts
+        columns += [results[name] if name in results else of_parts[name].read(parts[name]) for name in self.aggregates]
+        schema = self.outputs["rows"]
+        return pa.Table.from_arrays(columns, schema=schema if self.delete is None else pa.schema([*schema][:-1]))
 
     def _ranks_to_emit(self, ranks: Ranks, windows: Windows, keys: Keys) -> pa.Table:
         """Return all ranks of the windows that are final, or the ranks that changed, by start, key, then rank."""
         spans, owners = windows.spans, ranks.owners
-        emitted = np.flatnonzero(ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners])
-        codes = spans.codes[owners[emitted]]
-        of_keys = keys.ranks(codes) if self.key.names else np.zeros(len(emitted), np.int64)
-        emitted = emitted[np.lexsort((of_keys, spans.starts[owners[emitted]]))]  # ranks stay in their order
-        owners, where = owners[emitted], pa.array(emitted)
-        columns = [*keys.arrays(spans.codes[owners])]
+        is_emitted = ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners]
+        emitted = np.flatnonzero(is_emitted & (ranks.ranks > 0))
+        where = pa.array(emitted)
+        owners, places, rows = owners[emitted], ranks.ranks[emitted], [column.take(where) for column in ranks.rows]
+        is_withdrawn = np.zeros(len(owners), np.bool_)
+        if self.delete is not None:
+            left = ranks.left
+            is_withdrawn = np.arange(len(left.owners) + len(owners)) < len(left.owners)
+            owners, places = np.concatenate([left.owners, owners]), np.concatenate([left.ranks, places])
+            rows = [pa.concat_arrays(pair) for pair in zip(left.rows, rows, strict=True)]
+        codes = spans.codes[owners]
+        of_keys = self._key_ranks(keys, codes)
+        order = np.lexsort((~is_withdrawn, places, of_keys, spans.starts[owners]))
+        columns = keys.arrays(codes[order])
         if self.cut.kind != "total":
-            columns += [pa.array(values[owners]).cast(self._span_type) for values in (spans.starts, spans.ends)]
-        columns += [pa.array(ranks.ranks[emitted]), *(column.take(where) for column in ranks.rows)]
+            columns += [pa.array(values[owners[order]]).cast(self._span_type) for values in (spans.starts, spans.ends)]
+        columns += [pa.array(places[order]), *(column.take(pa.array(order)) for column in rows)]
+        columns += [] if self.delete is None else [pa.array(is_withdrawn[order])]
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
 
     def _bounds(self, table: WindowsTable, windows: Windows, state: pa.Table, keys: Keys) -> pa.Table | None:
@@ -281,21 +352,43 @@ class AggregateStep:
             name: [keyed.field_of(self.schema, column, "aggregate").name for column in one.columns]
             for name, one in self.aggregates.items()
         }
+        conditions = {name: one.condition for name, one in self.aggregates.items()}
+        if self.withdrawn is not None:
+            return self._over_changes(columns, conditions, self.withdrawn)
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
         shared: list[tuple[str, str, pa.DataType, str]] = []
-        for name, one in self.aggregates.items():
-            kind = values_type(name, one, self.schema)
-            part = part_of(name, one, kind)
+        for name, of in self.aggregates.items():
+            kind = values_type(name, of, self.schema)
+            part = part_of(name, of, kind)
             if part is not None:
-                parts[name] = part.under(one.condition)
-            elif one.kind == "distinct_count" and one.condition is not None:
-                shared.append((name, columns[name][0], kind, one.condition))
+                parts[name] = part.under(of.condition)
+            elif of.kind == "distinct_count" and of.condition is not None:
+                shared.append((name, columns[name][0], kind, of.condition))
             else:
-                is_distinct = one.kind == "distinct_count"
-                kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, one.condition))
-        conditions = {name: one.condition for name, one in self.aggregates.items()}
+                is_distinct = of.kind == "distinct_count"
+                kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, of.condition))
         return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
+
+    def _over_changes(
+        self, columns: Mapping[str, Sequence[str]], conditions: Mapping[str, str | None], withdrawn: str
+    ) -> WindowsTable:  # fmt: skip
+        """Return what the state holds where rows may be withdrawn."""
+        rows_held = part_of(ROWS, count(), None)
+        assert rows_held is not None
+        parts = {ROWS: over_changes(rows_held, None)}
+        counted: list[tuple[str, str, str, pa.DataType, str | None]] = []
+        for name, of in self.aggregates.items():
+            kind = values_type(name, of, self.schema)
+            part = part_of(name, of, kind)
+            if of.kind in COUNTED:
+                counted.append((name, of.kind, columns[name][0], kind, of.condition))
+            elif part is not None:
+                parts[name] = over_changes(part, kind).under(of.condition)
+        return WindowsTable(
+            self.key, self.cut, {ROWS: [], **columns}, {ROWS: None, **conditions}, parts, (),
+            counted_values(counted, withdrawn), self.ranked, withdrawn,
+        )  # fmt: skip
 
     @property
     def _span_type(self) -> pa.DataType:

@@ -27,6 +27,7 @@ def top(
     order: str,
     window: Window | None = None,
     emit: str = "changes",
+    delete: str | None = None,
     rank: str = "rank",
     ties: str = "first",
     timestamp: str | None = None,
@@ -57,6 +58,9 @@ def top(
     emit : {"changes", "settled"}
         In each epoch the ranks whose row is another, to be upserted by ``(*by, "window_start", rank)``, or all ranks of
         a window once it is final.  A rank never disappears.
+    delete : str, optional
+        With ``emit="changes"``: name of a Boolean column that is added, true for rows that no longer hold.  A rank
+        whose row is another then gives both, the one that left it first: ``docs/changes.md``.
     rank : str
         The column with the rank, BIGINT.
     ties : {"first", "all"}
@@ -84,7 +88,8 @@ def top(
 
     Notes
     -----
-    State is up to ``n`` rows for each key and open window.  Rows only come: one that was pushed out never returns.
+    State is up to ``n`` rows for each key and open window: where rows only come, one that was pushed out never returns.
+    Of a stream of changes it is all rows that hold.
 
     Examples
     --------
@@ -109,9 +114,9 @@ def top(
         ranking = _ranking(stream, n, keys, order, rank, takes_ties=ties == "all")
         _check_windows(keys if window is None else (*keys, *ranking.columns))
     unattached = declare(
-        {}, called="top", by=keys or None, window=Total() if window is None else window, emit=emit, timestamp=timestamp,
-        timestamps=timestamps, disorder=disorder, idle_after=idle_after, forget_after=forget_after, name=name,
-        renamed_from=renamed_from, migrate=migrate, ranking=ranking,
+        {}, called="top", by=keys or None, window=Total() if window is None else window, emit=emit, delete=delete,
+        timestamp=timestamp, timestamps=timestamps, disorder=disorder, idle_after=idle_after, forget_after=forget_after,
+        name=name, renamed_from=renamed_from, migrate=migrate, ranking=ranking,
     )  # fmt: skip
     return unattached.attach(stream)
 
@@ -125,7 +130,8 @@ def _ranking(stream: Stream, n: int, keys: Sequence[str], order: Any, rank: Any,
         )
     require_columns(keys, stream.columns, "by=")
     terms = sort_terms(order)
-    taken = {key.lower() for key in keys}
+    changes = stream.shape.changes
+    taken = {key.lower() for key in (*keys, *([] if changes is None else [changes.column]))}
     others = tuple(column for column in stream.columns if column.lower() not in taken)
     require_columns([term.column for term in terms], others, f"order={order!r}")
     if not isinstance(rank, str) or not rank:

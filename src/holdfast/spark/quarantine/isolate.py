@@ -61,8 +61,9 @@ class Suspicion:
         """Return the error, as a ``BadRow`` that names its epoch where an epoch was under way and code failed in it."""
         found = planned(self.spark, self.header)
         is_code = isinstance(error, InvalidPipeline | BadRow) and not durable.is_forbidden(error)
-        if error.is_of_timer or (isinstance(error, BadRow) and (error.is_decided or error.is_expected)):
-            return error  # no row can be left out of that epoch
+        is_row = isinstance(error, BadRow) and (error.is_decided or error.is_expected or error.is_mended_by_start)
+        if is_row or error.is_of_timer:
+            return error  # no row can be left out of that epoch, or none has to be
         if found is None or not is_code or error.participant in hooks.NAMES:
             return error
         suspected = BadRow(

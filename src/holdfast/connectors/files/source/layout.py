@@ -64,7 +64,9 @@ class Layout:
     encoding : str
         JSON, CSV: what files are encoded in, as :func:`~holdfast.connectors.formats.access.encoding_of` names it.
     on_new : str
-        JSON: what becomes of members that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
+        JSON: what becomes of members that are no column: ``"ignore"``, ``"fail"``, ``"rescue"`` or ``"add"``.
+    schema_file : str
+        The file that gets columns for them; empty where none does.
     """
 
     format: str
@@ -74,6 +76,7 @@ class Layout:
     max_record_size: int = RECORD_SIZE
     encoding: str = UTF_8
     on_new: OnNewColumn = "ignore"
+    schema_file: str = ""
 
     def is_compressed(self, name: str) -> bool:
         """Whether a file is compressed as a whole: then it is one block."""

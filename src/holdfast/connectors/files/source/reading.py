@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -94,7 +94,7 @@ class DirectoryGroup:
     def in_files(self) -> RowRules:
         """What becomes of what the files themselves have."""
         columns = [column for column in self.rows.schema if column.name not in self.values]
-        return RowRules(pa.schema(columns), self.rows.rejects)
+        return replace(self.rows, schema=pa.schema(columns))
 
     def completed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of the files with all columns; those that are rejected have no values."""
@@ -132,7 +132,7 @@ class DirectoryGroup:
 
 
 def _by_directory(spec: FilesSelection, parts: Sequence[FilePart]) -> Iterator[DirectoryGroup]:
-    rows = RowRules(spec.schema, spec.rejects)
+    rows = RowRules(spec.schema, spec.rejects, spec.layout.schema_file)
     if not spec.partition_by:
         yield DirectoryGroup(rows, parts)
         return

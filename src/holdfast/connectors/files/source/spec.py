@@ -326,8 +326,8 @@ def files(
     on_bad_row : str
         ``"fail"`` stops with the file, line and reason; ``"reject"`` sends the row to ``stream.rejects``.
     on_new_column : str
-        JSON: ``"ignore"`` leaves out the members of a line that are no column; with ``"fail"`` it is a bad row; with
-        ``"rescue"`` they are the text of the column ``_rescued``, which is null where there are none.
+        JSON, of members that are no column: ``"ignore"``; with ``"fail"`` the line is a bad row; ``"rescue"``: they are
+        the text of the column ``_rescued``; ``"add"``: the run stops, and has added columns to the file ``schema``.
     min_age : str
         How long a file must have been unchanged before it is taken.  ``"0 s"``: files arrive complete, by rename.
     bounded : bool
@@ -410,7 +410,7 @@ def files(
         spec = FilesSourceSpec(
             path=os.fspath(path),
             where=where,
-            layout=replace(layout, on_new=on_new),
+            layout=replace(layout, on_new=on_new, schema_file=json_new_columns.file_to_add_to(schema, on_new)),
             schema=columns,
             timestamp=timestamp,
             max_rows_per_epoch=max_rows_per_epoch,

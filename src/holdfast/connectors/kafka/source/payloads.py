@@ -13,6 +13,7 @@ from operator import methodcaller
 
 import pyarrow as pa
 
+from holdfast.connectors.formats import json_new_columns
 from holdfast.connectors.formats.blocks import Offsets, Parser, RowRules, Unreadable, cut_short
 from holdfast.connectors.formats.texts import PARSED_TOGETHER, RAW_SHOWN, Sieve, mixed
 from holdfast.connectors.kafka.fields import FIELDS, HEADERS, int64s
@@ -71,13 +72,15 @@ def _apart(
         def places(some: Offsets, begin: int = begin) -> pa.Array:
             return pa.array([place(begin + at) for at in some.tolist()], pa.string())
 
+        new = json_new_columns.columns_to_add(contents, reasons, rows)
         if not reasons:
             yield from rows.good(batches)
-        elif rows.rejects:
-            yield from mixed(contents, places, batches, reasons, rows)
+        elif new is not None or not rows.rejects:
+            at = min(reasons) if new is None else new.record
+            error = _bad_row(place(begin + at), reasons[at], contents[at])
+            raise error if new is None else new.note_in(error)
         else:
-            at = min(reasons)
-            raise _bad_row(place(begin + at), reasons[at], contents[at])
+            yield from mixed(contents, places, batches, reasons, rows)
 
 
 def _contents(payloads: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, str]]:

@@ -38,7 +38,9 @@ class KafkaReading:
     unread : frozenset of str
         Columns beside the payload's that nothing reads: they are null.
     on_new : str
-        What becomes of members of JSON that are no column: ``"ignore"``, ``"fail"`` or ``"rescue"``.
+        What becomes of members of JSON that are no column: ``"ignore"``, ``"fail"``, ``"rescue"`` or ``"add"``.
+    schema_file : str
+        The file that gets columns for them; empty where none does.
     reads : SegmentSet
         The partitions that are read; no argument of users.
     since, before : int, optional
@@ -61,6 +63,7 @@ class KafkaReading:
     registry: Registry | None = None
     unread: frozenset[str] = frozenset()
     on_new: OnNewColumn = "ignore"
+    schema_file: str = ""
     reads: SegmentSet = ALL_SEGMENTS
     since: int | None = None
     before: int | None = None

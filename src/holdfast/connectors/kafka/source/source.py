@@ -275,7 +275,7 @@ class KafkaSource:
         beside += [] if spec.times is None else [pa.nulls(len(messages), pa.bool_())]
         if spec.format == "bytes":
             return pa.RecordBatch.from_arrays(beside, schema=spec.schema)
-        rows, offsets = RowRules(spec.payload, spec.rejects), messages.offsets()
+        rows, offsets = RowRules(spec.payload, spec.rejects, spec.schema_file), messages.offsets()
 
         def place(at: int) -> str:
             return f"{part.topic}/{part.number}/{offsets[at]}"

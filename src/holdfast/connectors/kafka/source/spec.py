@@ -268,8 +268,9 @@ def kafka(
     on_bad_row : str
         ``"fail"`` stops with the offset and the reason; ``"reject"`` sends the row to ``stream.rejects``.
     on_new_column : str
-        For ``"json"``: ``"ignore"`` leaves out the members of a value that are no column; with ``"fail"`` such a value
-        is a bad row; with ``"rescue"`` they are the text of the column ``_rescued``, null where there are none.
+        For ``"json"``, of members that are no column: ``"ignore"``; with ``"fail"`` the value is a bad row;
+        ``"rescue"``: they are the text of the column ``_rescued``; ``"add"``: the run stops, and has added columns to
+        the file ``schema``.
     security : mapping of str to str, optional
         ``protocol``, ``mechanism``, ``username``, ``password``, ``ca``, ``certificate``, ``key``, ``key_password``.
     group : str, optional
@@ -332,6 +333,7 @@ def kafka(
         if format == "json":
             json_lines.check_types(payload)
         on_new = json_new_columns.choice_of(on_new_column, format)
+        schema_file = json_new_columns.file_to_add_to(schema, on_new)
         payload = json_new_columns.with_rescue(payload, on_new)
         wanted = {each: each for each in FIELDS} if format == "bytes" else _metadata(metadata)
         time, beside = _time(timestamp, payload, wanted)
@@ -350,6 +352,7 @@ def kafka(
             group,
             registry=None if registry is None else Registry.of(registry, "read.kafka"),
             on_new=on_new,
+            schema_file=schema_file,
         )
         times = _partition_times(spec, bounds, disorder, idle_after)
         read = with_bounds(replace(spec, times=times), bounds if times is None else OWN)

@@ -1,0 +1,91 @@
+"""Streams of changes: rows that come, and rows that no longer hold (design/0059).
+
+A stream of changes has a Boolean column.  A row for which it is false holds from now on; one for which it is true, with
+the values that it had, holds no longer.  An operator that does not say what it makes of the second kind is refused such
+a stream, as is a sink that only adds rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InvalidPipeline
+
+AS_ROWS = (
+    'to take the changes as rows like others, rename their column first: hf.select("* except ({0})", "{0} AS was_{0}")'
+)
+"""What to do where an operator or a sink takes no changes."""
+
+_SHOWN = frozenset({"console", "memory"})
+"""Kinds of sinks that show every row as it is, and are no table."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is known of a stream of changes.
+
+    Parameters
+    ----------
+    column : str
+        The Boolean column: true for a row that no longer holds.
+    key : tuple of str, optional
+        Columns of which no two rows that hold have the same values; None: not known.
+    """
+
+    column: str
+    key: tuple[str, ...] | None = None
+
+    @property
+    def as_rows(self) -> str:
+        """What to do where changes are not taken."""
+        return AS_ROWS.format(self.column)
+
+
+def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
+    """Check that a sink of a stream of changes is a table that withdraws rows.
+
+    Parameters
+    ----------
+    kind : str
+        Of the sink.
+    arguments : mapping of str to object
+        Its arguments, as its declaration shows them.
+    changes : Changes, optional
+        Of the stream; None: its rows only come.
+
+    Raises
+    ------
+    InvalidPipeline
+        If it adds rows only, is not told which rows no longer hold, or two rows that hold could have one key in it.
+    """
+    if changes is None or kind in _SHOWN:
+        return
+    wanted = f'mode="upsert", key={_as_list(changes.key)}, delete="{changes.column}"'
+    if arguments.get("mode") != "upsert" or arguments.get("delete") != changes.column:
+        is_table = "delete" in arguments
+        there = "is not told which rows no longer hold" if is_table else "adds rows only"
+        table = f'write to a table, hf.write.sqlite(..., {wanted}); or emit="settled" upstream'
+        raise InvalidPipeline(
+            f"its stream has changes, and it {there}.",
+            why=f"a row for which {changes.column!r} is true no longer holds: it would stay, or be added once more.",
+            do=f"{f'write {wanted}' if is_table else table}; or {changes.as_rows}.",
+        )
+    key = tuple(arguments.get("key", ()))
+    if changes.key is None or not set(changes.key) <= set(key):
+        known = "no column of the stream is known to identify its rows" if changes.key is None else (
+            f"rows are identified by ({', '.join(changes.key) or 'nothing: there is one row'})"
+        )  # fmt: skip
+        raise InvalidPipeline(
+            f"key={list(key)!r} does not identify the rows of its stream of changes.",
+            why=f"{known}: two rows that hold could have one key here, and when one of them is withdrawn the other one "
+            "would be lost.",
+            do=f"write key={_as_list(changes.key)}."
+            if changes.key is not None
+            else "pass the key of the operator upstream on, under any name, in every select up to here.",
+        )
+
+
+def _as_list(key: Sequence[str] | None) -> str:
+    return "[...]" if key is None else f"[{', '.join(repr(name) for name in key)}]".replace("'", '"')
