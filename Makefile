@@ -11,6 +11,7 @@
 #   make video-demo            three cameras, five SIGKILLs, every frame once in events and videos (SINK=postgres|kafka, KILLS=n, WIPE=1, SEED=n)
 #   make bench                 the benchmarks of docs/benchmarks.md (SCALE=smoke for a quick look)
 #   make matrix                kill at every point for every sink, ours and others', into build/matrix.json (SINKS=a,b PEERS=a,b, PUBLISH=1)
+#   make nexmark               Nexmark beside Flink and Spark, into build/nexmark.json (QUERIES=q5,q9 EVENTS=n SIDES=a,b SINK=postgres|files, KILL=1, PUBLISH=1)
 #   make docs                  the documentation as a site in site/, without a network; a warning is an error (VERSIONS=DIR: as one version among those in DIR)
 #   make dist                  wheel, sdist and bill of materials in dist/: the same bytes each time
 #   make release VERSION=0.2.0 tests, version, change log, dist/, site/ and a tag: all of a release but publishing it (URL= the public address)
@@ -31,7 +32,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench matrix docs dist release clean
+.PHONY: help setup check lint fast coverage test test-spark nightly demo shop video-demo bench matrix nexmark docs dist release clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -89,6 +90,11 @@ bench: setup
 matrix: setup
 	$(JAVA) $(BIN)/python -m bench.matrix $(if $(filter undefined,$(origin SINKS)),,--sinks "$(SINKS)") \
 		$(if $(filter undefined,$(origin PEERS)),,--peers "$(PEERS)") $(if $(PUBLISH),--publish)
+
+nexmark: setup
+	$(JAVA) $(BIN)/python -m bench.nexmark $(if $(QUERIES),--queries "$(QUERIES)") $(if $(EVENTS),--events $(EVENTS)) \
+		$(if $(EVENTS_PER_FILE),--events-per-file $(EVENTS_PER_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+		$(if $(SIDES),--sides "$(SIDES)") $(if $(SINK),--sink $(SINK)) $(if $(KILL),--kill) $(if $(PUBLISH),--publish)
 
 docs: setup
 	$(BIN)/python -m tools.site $(if $(VERSIONS),--versions "$(VERSIONS)")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -69,6 +70,45 @@ def cpu_s(pid: int) -> float:
         with suppress(psutil.Error):
             total += sum(each.cpu_times()[:4])  # with those of children that have ended
     return total
+
+
+class Watch:
+    """What a process and everything it started use while a block runs: seconds, processor seconds, the peak of memory.
+
+    Parameters
+    ----------
+    pid : int, optional
+        The process; by default this one.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._pid = os.getpid() if pid is None else pid
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.seconds = self.cpu_s = self.peak_mb = 0.0
+
+    def __enter__(self) -> Watch:
+        self._cpu_before_s = cpu_s(self._pid)
+        self._started_s = time.perf_counter()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.seconds = time.perf_counter() - self._started_s
+        self.cpu_s = cpu_s(self._pid) - self._cpu_before_s
+        self._ends.set()
+        self._thread.join()
+
+    def figures(self) -> dict[str, float]:
+        """Return what it has seen."""
+        return {"seconds": self.seconds, "cpu_s": self.cpu_s, "peak_mb": self.peak_mb}
+
+    def _look(self) -> None:
+        # A look at some gigabytes takes some hundredths of a second: half a second between two is little of a core.
+        while True:
+            self.peak_mb = max(self.peak_mb, memory_mb(self._pid))
+            if self._ends.wait(0.5):
+                return
 
 
 def until(holds: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet
 
 import holdfast as hf
 from bench.nexmark.events import SCHEMAS, Events
+from bench.nexmark.expected import side_table
 
 _COLUMN_TYPES = {"int64": "BIGINT", "string": "STRING"}
 
@@ -31,6 +33,25 @@ def write_events(directory: Path, events: Events, count: int, events_per_file: i
             path = directory / table / f"{number:05}.parquet"
             pyarrow.parquet.write_table(pyarrow.Table.from_batches([rows]), path)
             os.utime(path, (number, number))
+
+
+def write_parts(directory: Path, events: Events, count: int, parts: int, events_per_slice: int) -> None:
+    """Write the same rows for readers that begin anywhere: each table in ``parts`` files, slices of it in turns.
+
+    Flink hands files to its readers in no order that one could rely on.  So each of its readers gets one file, in the
+    order of time, and they move through the time together.
+    """
+    shutil.rmtree(directory, ignore_errors=True)
+    for table, schema in SCHEMAS.items():
+        (directory / table).mkdir(parents=True)
+        paths = [directory / table / f"{number}.parquet" for number in range(parts)]
+        with ExitStack() as stack:
+            writers = [stack.enter_context(pyarrow.parquet.ParquetWriter(path, schema)) for path in paths]
+            for number, start in enumerate(range(0, count, events_per_slice)):
+                rows = events.make(table, start, min(count, start + events_per_slice))
+                writers[number % parts].write_batch(rows)
+    (directory / "side").mkdir()
+    pyarrow.parquet.write_table(side_table(), directory / "side" / "0.parquet")
 
 
 @dataclass(frozen=True)

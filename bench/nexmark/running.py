@@ -9,15 +9,20 @@ from typing import Any
 
 import holdfast as hf
 from bench.nexmark import queries
-from bench.nexmark.tables import Tables
+from bench.nexmark.tables import Readable
 
 QUERIES = sorted((module.name for module in pkgutil.iter_modules(queries.__path__)), key=lambda name: int(name[1:]))
 """The queries that can be written."""
 
 
-def pipeline_of(query: str, tables: Tables, out: Path) -> hf.Pipeline:
+def module_of(query: str) -> Any:
+    """Return the module of a query."""
+    return importlib.import_module(f"{queries.__name__}.{query}")
+
+
+def pipeline_of(query: str, tables: Readable, out: Path) -> hf.Pipeline:
     """Return a query as a pipeline that writes ``out``: files, or of a result that changes a table in SQLite."""
-    module = importlib.import_module(f"{queries.__name__}.{query}")
+    module = module_of(query)
     rows = module.result(tables)
     if module.KEY:
         delete = vars(module).get("DELETE")
@@ -26,7 +31,7 @@ def pipeline_of(query: str, tables: Tables, out: Path) -> hf.Pipeline:
     return hf.Pipeline(query, rows | hf.write.files(str(out), format="parquet", name="result"))
 
 
-def run(query: str, tables: Tables, directory: Path, session: Any = None) -> Path:
+def run(query: str, tables: Readable, directory: Path, session: Any = None) -> Path:
     """Run a query to its end, and return where its result is."""
     out = directory / "result"
     started = pipeline_of(query, tables, out).start(

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import holdfast as hf
 from bench.nexmark.events import Events
 from bench.nexmark.source import nexmark
+
+
+class Readable(Protocol):
+    """What has the three tables as streams, wherever they are read."""
+
+    @property
+    def person(self) -> hf.Stream: ...
+
+    @property
+    def auction(self) -> hf.Stream: ...
+
+    @property
+    def bid(self) -> hf.Stream: ...
 
 
 @dataclass(frozen=True)

@@ -365,12 +365,12 @@ def _aggregate(graph: Graph, flow: Flow) -> None:
 def _over_changes(graph: Graph, flow: Flow) -> None:
     """An aggregate over one that changes: of each value the last time, and of these times the last."""
     last = flow.stream | hf.reduce(
-        by=["k", flow.value], times=hf.max(flow.time), n=hf.count(), delete="gone", name=graph.name("changes")
+        by=["k", flow.value], times=hf.max(flow.time), n=hf.count(), delete="gone", name=graph.name("over_changes")
     )
-    few = last | hf.filter("n < 3", name=graph.name("few"))
+    few = last | hf.filter("n < 3", name=graph.name("filter"))
     t, v = graph.column("t"), graph.column("v")
     computed: dict[str, Any] = {t: hf.max("times"), v: hf.sum(flow.value), "values": hf.count()}
-    stream = few | hf.aggregate(by="k", window=hf.total(), **computed, name=graph.name("over"))
+    stream = few | hf.aggregate(by="k", window=hf.total(), **computed, name=graph.name("over_changes"))
     lines: Lines = {}
     for key, rows in flow.lines.items():
         found: dict[Any, list[Any]] = {}
@@ -781,3 +781,8 @@ MAKERS: Mapping[str, Maker] = {
     "flow": Maker(_flow, _is_ordered_and_timed, keeps_state=True),
 }
 """What an operator is made as -> how."""
+
+OF_TIMED = frozenset(
+    kind for kind, maker in MAKERS.items() if maker.fits in (_is_timed, _is_ordered_and_timed, _is_small_and_timed)
+)
+"""What stands only where the graph knows the time of rows: not behind a total of all times."""

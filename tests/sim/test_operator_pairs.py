@@ -33,7 +33,7 @@ OF_COMMIT_AT = {"clock", "gate", "released"}
 OF_TABLES = {"lookup", "lookup_as_of"}
 """Not made at random yet; see tests/unit/plan/test_lookup_versions.py and tests/crash/test_lookup_kill.py."""
 
-VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply"}
+VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply", "over_changes": "aggregate"}
 """What is made more than once -> of which kind it is."""
 
 

@@ -67,11 +67,11 @@ def changes_of_items(items: Sequence[Item], texts: Sequence[str], changes: Chang
         return None
     names = _names(items, changes.column)
     if not names:
+        items_text = ", ".join(f'"{text}"' for text in (*texts, changes.column))
         raise InvalidPipeline(
             f"the items leave {changes.column!r} out, and rows of the input may be withdrawn.",
             why="it is true for rows that no longer hold: without it they would count once more.",
-            do=f"name it among the items: hf.select({', '.join([*map(repr, texts), repr(changes.column)])}); or "
-            f"{changes.as_rows}.".replace("'", '"'),
+            do=f"name it among the items: hf.select({items_text}); or {changes.as_rows}.",
         )
     if changes.column not in names:
         return None  # rows like others, because the user says so

@@ -129,8 +129,8 @@ def check_over(
         raise InvalidPipeline(
             "it does not say which of its rows no longer hold.",
             why="rows of its input may be withdrawn: when the last one of a key is, the key's row no longer holds.",
-            do=f'write delete="is_deleted", and the same in the sink: mode="upsert", delete="is_deleted"; or '
-            f"{changes.as_rows}.",
+            do='write delete="is_deleted", and hf.write.sqlite(..., mode="upsert", delete="is_deleted") behind it; '
+            f"or {changes.as_rows}.",
         )
 
 

@@ -19,7 +19,7 @@ from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
 from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.over_step import OverStep
 from holdfast.operators.aggregate.parts import part_of, values_type
-from holdfast.operators.aggregate.ranking import SortTerm, sort_terms
+from holdfast.operators.aggregate.ranking import SortTerm, sort_terms, terms_in
 from holdfast.operators.arguments import checked_limit, limit_of
 from holdfast.ports import SideRows
 from holdfast.state import keyed
@@ -114,26 +114,14 @@ class Over:
         ((name, schema),) = inputs.items()
         time = keyed.time_field(schema, present(self.timestamp, "it has no timestamp."))
         disorder = None if self.disorder is None else keyed.duration_ticks(self.disorder, time, "disorder")
-        order = tuple(term._replace(column=_order_column(schema, term)) for term in self.order)
         aggregates = {output: _with_names_of(output, one, schema) for output, one in self.aggregates}
         for output, one in aggregates.items():
             check_boolean(output, one, schema)
             part_of(output, one, values_type(output, one, schema))
         return OverStep(
-            name, schema, keyed.key_schema(schema, self.by), time.name, self.rows, order, aggregates,
-            Promise(self.timestamps == "strict", disorder), limit_of(self.max_waiting_rows),
+            name, schema, keyed.key_schema(schema, self.by), time.name, self.rows, terms_in(schema, self.order),
+            aggregates, Promise(self.timestamps == "strict", disorder), limit_of(self.max_waiting_rows),
         )  # fmt: skip
-
-
-def _order_column(schema: pa.Schema, term: SortTerm) -> str:
-    field = keyed.field_of(schema, term.column, "order=")
-    if pa.types.is_nested(field.type):
-        raise InvalidPipeline(
-            f"order= names the column {term.column!r}, which is of type {field.type}.",
-            why="values of it have no order.",
-            do='take a part of it: stream | hf.select("*", x="...") and order="x"',
-        )
-    return str(field.name)
 
 
 def _with_names_of(output: str, one: Aggregate, schema: pa.Schema) -> Aggregate:

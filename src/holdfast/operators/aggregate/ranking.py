@@ -72,6 +72,27 @@ nulls_first=True))
     return tuple(terms)
 
 
+def terms_in(schema: pa.Schema, terms: Sequence[SortTerm]) -> tuple[SortTerm, ...]:
+    """Return an order whose columns are named as in a schema.
+
+    Raises
+    ------
+    InvalidPipeline
+        If values of a column have no order.
+    """
+    found = []
+    for term in terms:
+        field = keyed.field_of(schema, term.column, "order=")
+        if pa.types.is_nested(field.type):
+            raise InvalidPipeline(
+                f"order= names the column {term.column!r}, which is of type {field.type}.",
+                why="values of it have no order.",
+                do='take a part of it: stream | hf.select("*", x="...") and order="x"',
+            )
+        found.append(term._replace(column=field.name))
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class Ranking:
     """The first rows of a window.
@@ -115,14 +136,6 @@ class Ranking:
         InvalidPipeline
             If a column of the order has no order.
         """
-        for term in self.order:
-            kind = keyed.field_of(schema, term.column, "order=").type
-            if pa.types.is_nested(kind):
-                raise InvalidPipeline(
-                    f"order= names the column {term.column!r}, which is of type {kind}.",
-                    why="values of it have no order.",
-                    do='take a part of it: stream | hf.select("*", x="...") and order="x"',
-                )
         fields = tuple(keyed.field_of(schema, name, "top").with_nullable(True) for name in self.columns)
         nested = next((field.name for field in fields if pa.types.is_nested(field.type)), None)
         if self.keeps_all and nested is not None:
@@ -131,7 +144,7 @@ class Ranking:
                 why="the row that one withdraws is found by its values, and values of this type are not compared.",
                 do=f'leave it out before: stream | hf.select("* except ({nested})")',
             )
-        order = tuple(term._replace(column=keyed.field_of(schema, term.column, "order=").name) for term in self.order)
+        order = terms_in(schema, self.order)
         return RankedRows(self.n, order, fields, self.rank, self.takes_ties, self.keeps_all)
 
 
