@@ -35,7 +35,7 @@ def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dic
         target = Path(out) / size
         target.mkdir(parents=True)
         rows = module_of(query).result(FileTables(Path(inputs) / size))
-        graph = hf.Pipeline(f"{query}_{size}", _to_sink(sink, query, rows, target, dsn, size))
+        graph = hf.Pipeline(f"{query}_{size}", to_sink(sink, query, rows, target, dsn, size))
         where = str(target / "checkpoint")
         graph.start(checkpoint=where, trigger=hf.available_now(), session=session).wait()
 
@@ -45,7 +45,8 @@ def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dic
     return {**watch.figures(), "rows": _rows_of(sink, Path(out) / "large", dsn)}
 
 
-def _to_sink(sink: str, query: str, rows: Any, target: Path, dsn: str, size: str) -> Any:
+def to_sink(sink: str, query: str, rows: Any, target: Path, dsn: str, size: str) -> Any:
+    """Return the rows of a query with the sink that they go to."""
     import holdfast as hf
 
     key, delete = module_of(query).KEY, vars(module_of(query)).get("DELETE")

@@ -10,13 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+import holdfast as hf
 from bench.nexmark import expected, flink_sql, published, spark_sql
 from bench.nexmark.__main__ import result_of
 from bench.nexmark.compared import compare
 from bench.nexmark.events import SCHEMAS, Events
-from bench.nexmark.files import write_parts
+from bench.nexmark.files import FileTables, write_parts
 from bench.nexmark.flink import read_changes
-from bench.nexmark.running import QUERIES
+from bench.nexmark.running import QUERIES, module_of
+from bench.nexmark.sides import SINKS, queries_of, to_sink
 
 FIGURES: dict[str, Any] = json.loads(published.COMMITTED.read_text()) if published.COMMITTED.exists() else {}
 
@@ -63,6 +65,15 @@ def test_the_result_has_the_ratios_of_each_query_and_their_geometric_mean() -> N
 def test_each_side_has_no_query_that_is_not_expected() -> None:
     assert list(expected.QUERIES) == published.QUERIES == list(flink_sql.QUERIES)
     assert {*QUERIES, *spark_sql.QUERIES} <= set(published.QUERIES)
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_every_query_can_be_built_with_each_sink_that_takes_it(sink: str, tmp_path: Path) -> None:
+    queries = queries_of(sink)
+    assert (len(queries) < len(QUERIES)) == (sink == "files")
+    for query in queries:
+        rows = module_of(query).result(FileTables(tmp_path))
+        hf.Pipeline(query, to_sink(sink, query, rows, tmp_path, "postgresql://somebody@localhost/db", "large"))
 
 
 def test_changes_leave_the_rows_that_were_not_removed(tmp_path: Path) -> None:
