@@ -155,10 +155,6 @@ def stateful_streams() -> dict[str, Stream]:
     windows = chosen | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), most=hf.max("v"), name="windows")
     running = chosen | hf.accumulate(by="k", n=hf.count(), name="running")
     last = chosen | hf.over(rows=2, by="k", order="v", n=hf.count(where="v > 3"), total=hf.sum("v"), name="last")
-    highest = chosen | hf.reduce(by=["k", "v"], most=hf.max("t"), delete="gone", name="highest")
-    more = highest | hf.filter("most > 3", name="more")
-    over = more | hf.reduce(by="k", n=hf.count(), least=hf.min("v"), total=hf.sum("most"), delete="gone", name="over")
-    ranked = hf.top(more, 2, by="k", order="most desc, v", delete="gone", name="ranked")
     once = plain | hf.distinct(by="k", horizon=3, disorder=1, name="once")
     entry = plain | hf.limit_in_flight(1, by="k", timeout=4, name="entry")
     shape: dict[str, Any] = {"schema": f"{SCHEMA}, epoch BIGINT", "timestamp": "t"}
@@ -192,7 +188,7 @@ def stateful_streams() -> dict[str, Stream]:
         "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
-        "last": last, "last_late": last.late, "highest": highest, "over": over, "ranked": ranked,
+        "last": last, "last_late": last.late,
         "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
         "entry_late": entry.late, "sums": sums, "counts": counts, "shaped": shaped, "high": parts.high,
         "echoes": echoes, "fifth": fifth, "hashed": hashed, "sixth": sixth,
