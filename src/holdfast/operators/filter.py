@@ -42,7 +42,7 @@ class Filter:
         return inputs[0]
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
-        """Return the input's changes: a row that was let through is withdrawn, and no other."""
+        """Return the input's changes: a row that was let through is retracted, and no other."""
         return changing.changes_where(self.condition, inputs[0].changes, "condition")
 
 

@@ -301,7 +301,7 @@ def _over_changes(
                     "both get new ones"
                 )
         elif goes_on and other.verdict is not NodeVerdict.KEPT:
-            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be withdrawn")
+            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be retracted")
         waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
     was = before.nodes.get(node.was or node.name)
     inputs = tuple(found[name].was or name if name in found else name for name in of.inputs)
