@@ -174,13 +174,13 @@ def aggregations():
     yield StepCase("aggregate retractions", step_of(source() | replace(changes, spec=told)), events_for("rows"),
                    depends_on_cut=True)  # fmt: skip
     taking = (source() | aggregate(by="k", window=window.total(), **OF_CHANGES)).node.spec
-    step = replace(taking, over="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
+    step = replace(taking, retracted="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
     yield StepCase("aggregate over changes", step, with_retractions(events_for("rows"), "gone"))
     step = replace(step, on_change=True, delete="gone")
     yield StepCase("aggregate over changes, as changes", step, with_retractions(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip
     ranking: Any = top(source(), 3, by="k", order="v desc, t").node.spec
-    ranking = replace(ranking, over="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
+    ranking = replace(ranking, retracted="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
     step = ranking.step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
     yield StepCase("aggregate top over changes", step, with_retractions(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip

@@ -13,6 +13,9 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 
+RETRACTED = "retracted"
+"""Argument of an operator over changes, as the record of its graph has it: the column of its input."""
+
 _SHOWN = frozenset({"console", "memory"})
 """Kinds of sinks that show every row as it is, and are no table."""
 

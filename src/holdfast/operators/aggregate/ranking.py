@@ -149,8 +149,8 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Left:
-    """The rows that had a rank, and have another one or none.
+class FormerRanks:
+    """The rows whose rank is another than before, or none, with the one that they had.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Ranks:
         Its rank, and the one that it had; 0: none.
     rows : sequence of pa.Array
         Its columns.
-    left : Left
+    former : FormerRanks
         Those whose rank is another, as they were.
     """
 
@@ -187,7 +187,7 @@ class Ranks:
     ranks: Ints
     before: Ints
     rows: Sequence[pa.Array]
-    left: Left
+    former: FormerRanks
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class RankedRows:
         before = numbers(both.column(_RANK)).copy()
         went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
         old = [one(column).take(pa.array(went)) for column in both.columns[len(_PLACES) + 1 :]]
-        left = Left(windows[went], before[went], old)
+        former = FormerRanks(windows[went], before[went], old)
         before[:count][moved] = 0
         is_kept = ranks < _NONE if self.keeps_all else ranks <= self.n
         gone = ~is_kept[:count] | moved | closing[windows[:count]]
@@ -300,7 +300,7 @@ class RankedRows:
         put = [one(entries.column(name)).take(where) for name in _PLACES]
         put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
         change = change_of(known, gone, owners[stays], starts, keys, put, table)
-        return Ranks(owners, ranks, before, columns, left), change
+        return Ranks(owners, ranks, before, columns, former), change
 
     def _holds(self, rows: pa.Table, windows: Ints, retracted: Flags) -> Flags:
         """Return which rows, in the order of arrival, no other one retracts: of equal ones the first are retracted."""

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate, count
-from holdfast.operators.aggregate.changing import COUNTED, with_retractions
 from holdfast.operators.aggregate.collected import START, CollectedValues
 from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
@@ -19,9 +18,10 @@ from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
+from holdfast.operators.aggregate.retractions import COUNTED, with_retractions
 from holdfast.operators.aggregate.shared_set import shared_sets
 from holdfast.operators.aggregate.touched import SCOPE, Admitted, Keys, KeysTable
-from holdfast.operators.aggregate.weighted import ROWS, counted_values, over_changes
+from holdfast.operators.aggregate.weighted import ROWS, counted_values, retractable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.keys import Ints, numbers, one
 from holdfast.state.step import (
@@ -307,10 +307,10 @@ class AggregateStep:
         owners, places, rows = owners[emitted], ranks.ranks[emitted], [column.take(where) for column in ranks.rows]
         is_retracted = np.zeros(len(owners), np.bool_)
         if self.delete is not None:
-            left = ranks.left
-            is_retracted = np.arange(len(left.owners) + len(owners)) < len(left.owners)
-            owners, places = np.concatenate([left.owners, owners]), np.concatenate([left.ranks, places])
-            rows = [pa.concat_arrays(pair) for pair in zip(left.rows, rows, strict=True)]
+            former = ranks.former
+            is_retracted = np.arange(len(former.owners) + len(owners)) < len(former.owners)
+            owners, places = np.concatenate([former.owners, owners]), np.concatenate([former.ranks, places])
+            rows = [pa.concat_arrays(pair) for pair in zip(former.rows, rows, strict=True)]
         codes = spans.codes[owners]
         of_keys = self._key_ranks(keys, codes)
         order = np.lexsort((~is_retracted, places, of_keys, spans.starts[owners]))
@@ -354,7 +354,7 @@ class AggregateStep:
         }
         conditions = {name: one.condition for name, one in self.aggregates.items()}
         if self.retracted is not None:
-            return self._over_changes(columns, conditions, self.retracted)
+            return self._retractable_table(columns, conditions, self.retracted)
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
         shared: list[tuple[str, str, pa.DataType, str]] = []
@@ -370,13 +370,13 @@ class AggregateStep:
                 kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, of.condition))
         return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
 
-    def _over_changes(
+    def _retractable_table(
         self, columns: Mapping[str, Sequence[str]], conditions: Mapping[str, str | None], retracted: str
     ) -> WindowsTable:  # fmt: skip
         """Return what the state holds where rows may be retracted."""
         rows_held = part_of(ROWS, count(), None)
         assert rows_held is not None
-        parts = {ROWS: over_changes(rows_held, None)}
+        parts = {ROWS: retractable(rows_held, None)}
         counted: list[tuple[str, str, str, pa.DataType, str | None]] = []
         for name, of in self.aggregates.items():
             kind = values_type(name, of, self.schema)
@@ -384,7 +384,7 @@ class AggregateStep:
             if of.kind in COUNTED:
                 counted.append((name, of.kind, columns[name][0], kind, of.condition))
             elif part is not None:
-                parts[name] = over_changes(part, kind).under(of.condition)
+                parts[name] = retractable(part, kind).under(of.condition)
         return WindowsTable(
             self.key, self.cut, {ROWS: [], **columns}, {ROWS: None, **conditions}, parts, (),
             counted_values(counted, retracted), self.ranked, retracted,

@@ -36,7 +36,7 @@ _ODD = ("nan", "infinite", "negative")
 _BITS = (exact.NAN, exact.INFINITE, exact.NEGATIVE_INFINITE)
 
 
-def over_changes(part: Partial, kind: pa.DataType | None) -> Partial:
+def retractable(part: Partial, kind: pa.DataType | None) -> Partial:
     """Return a part of counts and sums for rows of which some retract others.
 
     Parameters

@@ -71,9 +71,9 @@ def check_delete(delete: str, taken: Iterable[str], *, emit: str, forgets: bool)
         )
 
 
-def check_over(
+def check_over_changes(
     changes: Changes, by: Iterable[str], aggregates: Iterable[tuple[str, Aggregate]], window: Window, *, forgets: bool,
-    tells: bool,
+    retracts: bool,
 ) -> None:  # fmt: skip
     """Check that an aggregation can be computed of rows that may be retracted.
 
@@ -89,8 +89,8 @@ def check_over(
         Its window.
     forgets : bool
         Whether it forgets keys.
-    tells : bool
-        Whether it emits a row once, or says which rows no longer hold.
+    retracts : bool
+        Whether it says which of its rows no longer hold, or emits each once.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def check_over(
             do='leave it out; the start of a window is a column like others: hf.reduce(by=["shop", "window_start"], '
             'delete="is_deleted", ...).',
         )
-    if not tells:
+    if not retracts:
         raise InvalidPipeline(
             "it does not say which of its rows no longer hold.",
             why="rows of its input may be retracted: when the last one of a key is, the key's row no longer holds.",
