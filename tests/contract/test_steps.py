@@ -88,8 +88,8 @@ def with_end(events):
     return more
 
 
-def with_withdrawals(events, column):
-    """Return the same events as changes: each row with a value of three's multiples is withdrawn again."""
+def with_retractions(events, column):
+    """Return the same events as changes: each row with a value of three's multiples is retracted again."""
 
     def more(rng, count, keys):
         made = [
@@ -171,18 +171,18 @@ def aggregations():
     changes = aggregate(by="k", window=BY_TIME["tumbling"], emit="changes", **OF_VALUES)
     yield StepCase("aggregate changes", step_of(source() | changes), events_for("rows"), depends_on_cut=True)
     told = replace(changes.spec, delete="is_deleted", aggregates=tuple(OF_VALUES.items()))
-    yield StepCase("aggregate withdrawals", step_of(source() | replace(changes, spec=told)), events_for("rows"),
+    yield StepCase("aggregate retractions", step_of(source() | replace(changes, spec=told)), events_for("rows"),
                    depends_on_cut=True)  # fmt: skip
     taking = (source() | aggregate(by="k", window=window.total(), **OF_CHANGES)).node.spec
-    step = replace(taking, over="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
-    yield StepCase("aggregate over changes", step, with_withdrawals(events_for("rows"), "gone"))
+    step = replace(taking, retracted="gone").step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
+    yield StepCase("aggregate over changes", step, with_retractions(events_for("rows"), "gone"))
     step = replace(step, on_change=True, delete="gone")
-    yield StepCase("aggregate over changes, as changes", step, with_withdrawals(events_for("rows"), "gone"),
+    yield StepCase("aggregate over changes, as changes", step, with_retractions(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip
     ranking: Any = top(source(), 3, by="k", order="v desc, t").node.spec
-    ranking = replace(ranking, over="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
+    ranking = replace(ranking, retracted="gone", delete="gone", ranking=replace(ranking.ranking, keeps_all=True))
     step = ranking.step({"rows": ARROW.append(pa.field("gone", pa.bool_()))})
-    yield StepCase("aggregate top over changes", step, with_withdrawals(events_for("rows"), "gone"),
+    yield StepCase("aggregate top over changes", step, with_retractions(events_for("rows"), "gone"),
                    depends_on_cut=True)  # fmt: skip
     some = {name: replace(one, where="v % 3 > 0") for name, one in OF_VALUES.items()}
     condition = some["rows"].condition

@@ -13,6 +13,9 @@ from typing import Any
 
 from holdfast.errors import InvalidPipeline
 
+RETRACTED = "retracted"
+"""Argument of an operator over changes, as the record of its graph has it: the column of its input."""
+
 _SHOWN = frozenset({"console", "memory"})
 """Kinds of sinks that show every row as it is, and are no table."""
 
@@ -46,7 +49,7 @@ class Changes:
 
 
 def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
-    """Check that a sink of a stream of changes is a table that withdraws rows.
+    """Check that a sink of a stream of changes is a table that retracts rows.
 
     Parameters
     ----------
@@ -81,7 +84,7 @@ def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None)
         )  # fmt: skip
         raise InvalidPipeline(
             f"key={list(key)!r} does not identify the rows of its stream of changes.",
-            why=f"{known}: two rows that hold could have one key here, and when one of them is withdrawn the other one "
+            why=f"{known}: two rows that hold could have one key here, and when one of them is retracted the other one "
             "would be lost.",
             do=f"write key={_as_list(changes.key)}."
             if changes.key is not None

@@ -34,7 +34,7 @@ class Shape:
     changes: Changes | None = None
 
     def check_sink(self, spec: Any) -> None:
-        """Raise :class:`InvalidPipeline` if rows of this shape may be withdrawn, and a sink cannot."""
+        """Raise :class:`InvalidPipeline` if rows of this shape may be retracted, and a sink cannot."""
         check_sink(spec.kind, spec.arguments(), self.changes)
 
 
@@ -73,7 +73,7 @@ def shape_after(spec: Any, inputs: Sequence[Shape]) -> Shape:
     for changes in (each.changes for each in inputs):
         if changes is not None:
             raise InvalidPipeline(
-                f"{spec.kind} takes no changes, and rows of its input may be withdrawn: {changes.column!r} is true for "
+                f"{spec.kind} takes no changes, and rows of its input may be retracted: {changes.column!r} is true for "
                 "them.",
                 why="it would count a row that no longer holds as one more.",
                 do=f'use it before the rows change, or where they are final (emit="settled"); {changes.as_rows}.',

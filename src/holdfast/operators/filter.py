@@ -10,7 +10,7 @@ from holdfast.graph.building import building
 from holdfast.graph.changes import Changes
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
-from holdfast.operators import changing
+from holdfast.operators import changes_of_rows
 from holdfast.operators.arguments import check_callable, check_reads, check_text, condition_text
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ class Filter:
         return inputs[0]
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
-        """Return the input's changes: a row that was let through is withdrawn, and no other."""
-        return changing.changes_where(self.condition, inputs[0].changes, "condition")
+        """Return the input's changes: a row that was let through is retracted, and no other."""
+        return changes_of_rows.changes_where(self.condition, inputs[0].changes, "condition")
 
 
 def filter(condition: str | Callable[[DataFrame], Column], *, name: str | None = None) -> Operator:

@@ -12,7 +12,7 @@ from holdfast.graph.building import building, require_columns
 from holdfast.graph.changes import Changes
 from holdfast.graph.nodes import Operator
 from holdfast.graph.shape import Shape
-from holdfast.operators import changing
+from holdfast.operators import changes_of_rows
 from holdfast.operators.arguments import check_text, closed
 from holdfast.types.schema import RESERVED_PREFIX
 
@@ -37,7 +37,7 @@ class Select:
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the input's changes; none where an item gives their column another name."""
-        return changing.changes_of_items(self.items_read(), self.items, inputs[0].changes)
+        return changes_of_rows.changes_of_items(self.items_read(), self.items, inputs[0].changes)
 
     def items_read(self) -> list[Item]:
         """Return what each item reads and gives."""

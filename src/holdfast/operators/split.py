@@ -16,7 +16,7 @@ from holdfast.graph.changes import Changes
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, Stream, apply
 from holdfast.graph.shape import Shape
-from holdfast.operators import changing
+from holdfast.operators import changes_of_rows
 from holdfast.operators.arguments import check_reads, check_text, closed
 
 _RIGHT = 'parts = stream | hf.split(late="dep_delay > 15", early="dep_delay < 0", otherwise="rest")'
@@ -47,7 +47,7 @@ class SplitBranch:
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
         """Return the input's changes."""
-        return changing.changes_where(self.condition, inputs[0].changes, "predicate")
+        return changes_of_rows.changes_where(self.condition, inputs[0].changes, "predicate")
 
 
 @dataclass(frozen=True)

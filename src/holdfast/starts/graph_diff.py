@@ -18,6 +18,7 @@ from holdfast.checkpoint.manifest import StateSchema
 from holdfast.checkpoint.state_upgrade import StateMove, StateUpgrade, Way, state_move
 from holdfast.connectors import spark_options
 from holdfast.flow.saving import names_before
+from holdfast.graph.changes import RETRACTED
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import canonical_json, where
 
@@ -171,7 +172,7 @@ def compare(
     found = [_compare(name, before, after, (upgrades or {}).get(name, StateUpgrade())) for name in after.nodes]
     taken = {node.was for node in found}
     found = [_with_former_name(node, before, after) for node in found]
-    found = [_over_changes(node, found, before, after) for node in found]
+    found = [_checked_over_changes(node, found, before, after) for node in found]
     if backfilled:
         found = [_from_the_beginning(node, backfilled) for node in found]
     gone = [_gone(name, node) for name, node in before.nodes.items() if name not in after.nodes and name not in taken]
@@ -276,7 +277,7 @@ def _stateful(name: str, was: str, move: StateMove, details: Sequence[str]) -> N
     return NodeChange(name, Role.STATEFUL, NodeVerdict.RENAMED if was else NodeVerdict.KEPT, of, tuple(details), was)
 
 
-def _over_changes(
+def _checked_over_changes(
     node: NodeChange, nodes: Sequence[NodeChange], before: GraphRecord, after: GraphRecord
 ) -> NodeChange:  # fmt: skip
     """Refuse state of changes that would not be that of the rows which hold now (design/0059).
@@ -285,7 +286,7 @@ def _over_changes(
     between lets the same rows pass as before.
     """
     of = after.nodes[node.name]
-    if of.role is not Role.STATEFUL or node.verdict is NodeVerdict.REFUSED or "over" not in json.loads(of.arguments):
+    if of.role is not Role.STATEFUL or node.verdict is NodeVerdict.REFUSED or RETRACTED not in json.loads(of.arguments):
         return node
     found = {each.name: each for each in nodes}
     goes_on, reasons = node.verdict in _RESTORED, list[str]()
@@ -301,7 +302,7 @@ def _over_changes(
                     "both get new ones"
                 )
         elif goes_on and other.verdict is not NodeVerdict.KEPT:
-            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be withdrawn")
+            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be retracted")
         waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
     was = before.nodes.get(node.was or node.name)
     inputs = tuple(found[name].was or name if name in found else name for name in of.inputs)

@@ -163,7 +163,7 @@ def test_over_changes_no_aggregate_begins_as_over_no_rows() -> None:
     assert "state table 'v__counted' was" in "; ".join(state_move(old, new, means).reasons)
 
 
-def test_rows_that_come_and_rows_that_may_be_withdrawn_are_other_state() -> None:
+def test_rows_that_come_and_rows_that_may_be_retracted_are_other_state() -> None:
     (old, _), (new, means) = of(total(**COUNT)), over_changes(**COUNT)
     assert "state table 'windows' was" in "; ".join(state_move(old, new, means).reasons)
     (old, _), (new, means) = over_changes(**COUNT), of(total(**COUNT))

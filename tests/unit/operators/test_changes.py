@@ -243,7 +243,7 @@ def test_the_first_rows_of_a_key_are_changes_too(rows: Any, data: st.DataObject,
 @settings(max_examples=examples(40))
 @given(rows=ROWS, data=st.data())
 def test_the_first_rows_of_those_that_hold(rows: Any, data: st.DataObject) -> None:
-    """A row behind the last rank comes up when one before it is withdrawn."""
+    """A row behind the last rank comes up when one before it is retracted."""
     epochs = epochs_of(rows, data)
     best = hf.top(changing(), 2, by="c", order="x desc, k", delete="is_deleted", name="best")
     assert best.columns == ("c", "rank", "k", "v", "x", "d", "is_deleted")
@@ -263,8 +263,8 @@ def test_the_first_rows_of_those_that_hold(rows: Any, data: st.DataObject) -> No
         assert +held == wanted
 
 
-def test_of_equal_rows_that_hold_one_is_withdrawn() -> None:
-    """Two keys give equal rows once the key is left out: each withdrawal takes one of them."""
+def test_of_equal_rows_that_hold_one_is_retracted() -> None:
+    """Two keys give equal rows once the key is left out: each retraction takes one of them."""
     same = changing() | hf.select("c", "v", "is_deleted", name="same")
     best = hf.top(same, 3, by="c", order="v desc", delete="gone", name="best")
     line = {"c": "p", "x": None, "d": None}

@@ -68,8 +68,8 @@ def counting_rows(rows: pa.Table, condition: str | None, groups: RowGroups) -> C
     if condition is None:
         return CountingRows(rows, None, groups)
     which = np.flatnonzero(flags(rows.column(condition)))
-    withdrawn = None if groups.withdrawn is None else groups.withdrawn[which]
-    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which], withdrawn))
+    retracted = None if groups.retracted is None else groups.retracted[which]
+    return CountingRows(rows, which, RowGroups(groups.groups[which], groups.size, groups.ticks[which], retracted))
 
 
 def flags(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:

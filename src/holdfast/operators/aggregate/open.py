@@ -69,7 +69,7 @@ class Windows:
 
     @property
     def rows(self) -> Ints | None:
-        """How many rows of each hold, where rows may be withdrawn."""
+        """How many rows of each hold, where rows may be retracted."""
         return numbers(self.columns[ROWS][0]) if ROWS in self.columns else None
 
     @property
@@ -119,8 +119,8 @@ class WindowsTable:
         The distinct counts with conditions, and the aggregates for which each value is counted.
     ranked : RankedRows, optional
         The first rows of each window.
-    withdrawn : str, optional
-        The input's column that is true for rows that withdraw others; None: rows only come.
+    retracted : str, optional
+        The input's column that is true for rows that retract others; None: rows only come.
     """
 
     key: pa.Schema
@@ -131,7 +131,7 @@ class WindowsTable:
     kept: Sequence[CollectedValues]
     sets: Sequence[SharedSet | CountedValues] = ()
     ranked: RankedRows | None = None
-    withdrawn: str | None = None
+    retracted: str | None = None
 
     @property
     def declared(self) -> dict[str, StateTable]:
@@ -182,8 +182,8 @@ class WindowsTable:
             owners, spans = cutting.joined(self.cut, both)
         else:  # each group of rows is a window of its own
             owners, spans = np.arange(len(fresh)), fresh
-        withdrawn = None if self.withdrawn is None else flags(rows.rows.column(self.withdrawn))
-        of_rows = RowGroups(groups, len(panes), rows.ticks, withdrawn)
+        retracted = None if self.retracted is None else flags(rows.rows.column(self.retracted))
+        of_rows = RowGroups(groups, len(panes), rows.ticks, retracted)
         columns = self._parts(loaded, rows, of_rows, of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)
         is_changed[owners[len(old) :]] = True
@@ -286,11 +286,11 @@ class WindowsTable:
         known, of_known = self._loaded_values(values, windows, keys)
         which, cells = windows.cells_of(windows.groups)
         fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
-        withdrawn = None if self.withdrawn is None else flags(rows.rows.column(self.withdrawn))[which]
+        retracted = None if self.retracted is None else flags(rows.rows.column(self.retracted))[which]
         owners = np.concatenate([of_known, windows.of_fresh[cells]])
         key_columns = keys.arrays(windows.spans.codes)
         table, starts = self.declared[RANKED], windows.spans.starts
-        return ranked.rank_rows(known, fresh, owners, starts, windows.is_closing, key_columns, table, withdrawn)
+        return ranked.rank_rows(known, fresh, owners, starts, windows.is_closing, key_columns, table, retracted)
 
     def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
         """Return the rows of a table of values that belong to the windows, and the window of each."""

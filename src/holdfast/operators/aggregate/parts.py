@@ -36,14 +36,14 @@ class RowGroups:
         Number of groups.
     ticks : ndarray of int64
         For each row its time; zeros where there is none.
-    withdrawn : ndarray of bool, optional
-        Which rows withdraw others; None: rows only come.
+    retracted : ndarray of bool, optional
+        Which rows retract others; None: rows only come.
     """
 
     groups: Ints
     size: int
     ticks: Ints
-    withdrawn: npt.NDArray[np.bool_] | None = None
+    retracted: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Ranking:
     takes_ties : bool
         Whether rows of equal order have one rank, and all of them count.
     keeps_all : bool
-        Whether rows may be withdrawn, so that the state has those behind rank N too.
+        Whether rows may be retracted, so that the state has those behind rank N too.
     """
 
     n: int
@@ -140,8 +140,8 @@ class Ranking:
         nested = next((field.name for field in fields if pa.types.is_nested(field.type)), None)
         if self.keeps_all and nested is not None:
             raise InvalidPipeline(
-                f"column {nested!r} is of type {schema.field(nested).type}, and rows may be withdrawn.",
-                why="the row that one withdraws is found by its values, and values of this type are not compared.",
+                f"column {nested!r} is of type {schema.field(nested).type}, and rows may be retracted.",
+                why="the row that one retracts is found by its values, and values of this type are not compared.",
                 do=f'leave it out before: stream | hf.select("* except ({nested})")',
             )
         order = terms_in(schema, self.order)
@@ -149,8 +149,8 @@ class Ranking:
 
 
 @dataclass(frozen=True)
-class Left:
-    """The rows that had a rank, and have another one or none.
+class FormerRanks:
+    """The rows whose rank is another than before, or none, with the one that they had.
 
     Parameters
     ----------
@@ -179,7 +179,7 @@ class Ranks:
         Its rank, and the one that it had; 0: none.
     rows : sequence of pa.Array
         Its columns.
-    left : Left
+    former : FormerRanks
         Those whose rank is another, as they were.
     """
 
@@ -187,7 +187,7 @@ class Ranks:
     ranks: Ints
     before: Ints
     rows: Sequence[pa.Array]
-    left: Left
+    former: FormerRanks
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class RankedRows:
     takes_ties : bool
         Whether rows of equal order have one rank.
     keeps_all : bool
-        Whether rows may be withdrawn, so that the state has those behind rank N too, with rank 0.
+        Whether rows may be retracted, so that the state has those behind rank N too, with rank 0.
     """
 
     n: int
@@ -247,7 +247,7 @@ class RankedRows:
 
     def rank_rows(
         self, known: pa.Table, fresh: pa.Table, windows: Ints, starts: Ints, closing: Flags, keys: Sequence[pa.Array],
-        table: StateTable, withdrawn: Flags | None = None,
+        table: StateTable, retracted: Flags | None = None,
     ) -> tuple[Ranks, Change]:  # fmt: skip
         """Return the rows that have a rank, and how the state table changes.
 
@@ -267,8 +267,8 @@ class RankedRows:
             Key columns of each window.
         table : StateTable
             The state table.
-        withdrawn : ndarray of bool, optional
-            Which fresh rows withdraw others; None: rows only come.
+        retracted : ndarray of bool, optional
+            Which fresh rows retract others; None: rows only come.
         """
         count = known.num_rows
         # known rows in the order of arrival: with a stable sort, neither epoch nor place has to be compared again
@@ -278,15 +278,15 @@ class RankedRows:
         both = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
         terms = [key for term in self.order for key in sort_keys(both.column(f"{_VALUE}{term.column}"), term)]
         order = np.lexsort((numbers(both.column("time")), *reversed(terms), windows))
-        if withdrawn is not None:
-            order = order[self._holds(both, windows, np.concatenate([np.zeros(count, np.bool_), withdrawn]))[order]]
+        if retracted is not None:
+            order = order[self._holds(both, windows, np.concatenate([np.zeros(count, np.bool_), retracted]))[order]]
         ranks = np.full(both.num_rows, _NONE)
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
         moved = moved_rows(known, windows, starts)
         before = numbers(both.column(_RANK)).copy()
         went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
         old = [one(column).take(pa.array(went)) for column in both.columns[len(_PLACES) + 1 :]]
-        left = Left(windows[went], before[went], old)
+        former = FormerRanks(windows[went], before[went], old)
         before[:count][moved] = 0
         is_kept = ranks < _NONE if self.keeps_all else ranks <= self.n
         gone = ~is_kept[:count] | moved | closing[windows[:count]]
@@ -300,14 +300,14 @@ class RankedRows:
         put = [one(entries.column(name)).take(where) for name in _PLACES]
         put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
         change = change_of(known, gone, owners[stays], starts, keys, put, table)
-        return Ranks(owners, ranks, before, columns, left), change
+        return Ranks(owners, ranks, before, columns, former), change
 
-    def _holds(self, rows: pa.Table, windows: Ints, withdrawn: Flags) -> Flags:
-        """Return which rows, in the order of arrival, no other one withdraws: of equal ones the first are withdrawn."""
+    def _holds(self, rows: pa.Table, windows: Ints, retracted: Flags) -> Flags:
+        """Return which rows, in the order of arrival, no other one retracts: of equal ones the first are retracted."""
         values = rows.select([f"{_VALUE}{field.name}" for field in self.fields]).append_column("", pa.array(windows))
         codes, first = coded(values)
-        came = np.flatnonzero(~withdrawn)
-        gone = np.bincount(codes[withdrawn], minlength=len(first))
+        came = np.flatnonzero(~retracted)
+        gone = np.bincount(codes[retracted], minlength=len(first))
         holds = np.zeros(len(codes), np.bool_)
         holds[came[ordinals_from(np.zeros(len(first), np.int64), codes[came], len(first)) >= gone[codes[came]]]] = True
         return holds

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import a_type, building, check_choice, require_columns
-from holdfast.graph.changes import Changes
+from holdfast.graph.changes import RETRACTED, Changes
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply
@@ -18,13 +18,13 @@ from holdfast.graph.releases import say_what_releases
 from holdfast.graph.shape import Shape
 from holdfast.operators.aggregate import window as windows
 from holdfast.operators.aggregate.aggregates import Aggregate, no_aggregate
-from holdfast.operators.aggregate.changing import check_delete, check_over
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.conditions import check_boolean, check_condition, with_conditions
 from holdfast.operators.aggregate.cutting import cut_of
 from holdfast.operators.aggregate.open import END
 from holdfast.operators.aggregate.parts import part_of, values_type
 from holdfast.operators.aggregate.ranking import Ranking
+from holdfast.operators.aggregate.retractions import check_delete, check_over_changes
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
 from holdfast.operators.arguments import checked_limit, limit_of
@@ -66,7 +66,7 @@ class Aggregation:
         The first rows of each window, instead of aggregates.
     delete : str, optional
         The output's Boolean column that is true for rows that no longer hold; None: they are not emitted.
-    over : str, optional
+    retracted : str, optional
         The input's; None: its rows only come.
     """
 
@@ -82,7 +82,7 @@ class Aggregation:
     max_waiting_rows: int | None = None
     ranking: Ranking | None = None
     delete: str | None = None
-    over: str | None = None
+    retracted: str | None = None
     kind: ClassVar[str] = "aggregate"
     input_names: ClassVar[tuple[str, ...]] = ("rows",)
 
@@ -126,7 +126,11 @@ class Aggregation:
             "forget_us": self.forget_us,
             **({} if self.max_waiting_rows is None else {"max_waiting_rows": self.max_waiting_rows}),
             **({} if self.ranking is None else {"top": self.ranking.arguments()}),
-            **{name: column for name, column in (("delete", self.delete), ("over", self.over)) if column is not None},
+            **{
+                name: column
+                for name, column in (("delete", self.delete), (RETRACTED, self.retracted))
+                if column is not None
+            },
         }
 
     def shape(self, inputs: Sequence[Shape]) -> Shape:
@@ -143,12 +147,12 @@ class Aggregation:
         return Shape(columns, START if spans and self.window.kind != "count_window" else None)
 
     def changes(self, inputs: Sequence[Shape]) -> Changes | None:
-        """Return the changes of its rows, where it tells them; after checking that it can be computed of changes."""
+        """Return the changes that it emits, if any; after checking that it can be computed of changes."""
         if inputs[0].changes is not None:
-            tells = self.emit == "settled" or self.delete is not None
-            check_over(
-                inputs[0].changes, self.by, self.aggregates, self.window, forgets=self.forget_us > 0, tells=tells
-            )
+            check_over_changes(
+                inputs[0].changes, self.by, self.aggregates, self.window, forgets=self.forget_us > 0,
+                retracts=self.emit == "settled" or self.delete is not None,
+            )  # fmt: skip
         if self.delete is None:
             return None
         windows = () if self.window.kind == "total" else (START,)
@@ -171,7 +175,7 @@ class Aggregation:
             dict(self.aggregates), self.emit == "changes", Promise(self.timestamps == "strict", disorder),
             self.idle_us, self.forget_us, limit_of(self.max_waiting_rows),
             None if self.ranking is None else self.ranking.of_schema(schema), self.delete,
-            None if self.over is None else keyed.field_of(schema, self.over, "over").name,
+            None if self.retracted is None else keyed.field_of(schema, self.retracted, RETRACTED).name,
         )  # fmt: skip
 
 
@@ -194,7 +198,7 @@ class AggregationAnywhere:
             stream = with_conditions(stream, dict(spec.aggregates), self.origin)
         changes = stream.shape.changes
         ranking = None if spec.ranking is None else replace(spec.ranking, keeps_all=changes is not None)
-        spec = replace(spec, timestamp=column, over=None if changes is None else changes.column, ranking=ranking)
+        spec = replace(spec, timestamp=column, retracted=None if changes is None else changes.column, ranking=ranking)
         return say_what_releases(apply(spec, (stream,), name=self.name, built_at=self.origin, past=self.past))
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.aggregates import Aggregate, count
-from holdfast.operators.aggregate.changing import COUNTED, with_withdrawals
 from holdfast.operators.aggregate.collected import START, CollectedValues
 from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
@@ -19,9 +18,10 @@ from holdfast.operators.aggregate.open import END, Windows, WindowsTable
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
+from holdfast.operators.aggregate.retractions import COUNTED, with_retractions
 from holdfast.operators.aggregate.shared_set import shared_sets
 from holdfast.operators.aggregate.touched import SCOPE, Admitted, Keys, KeysTable
-from holdfast.operators.aggregate.weighted import ROWS, counted_values, over_changes
+from holdfast.operators.aggregate.weighted import ROWS, counted_values, retractable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.keys import Ints, numbers, one
 from holdfast.state.step import (
@@ -46,7 +46,7 @@ class AggregateStep:
 
     State: ``windows``, one row per key and open window with the parts of all aggregates; ``keys``, one row per key
     with its bound (of windows that count: its rows); for each ``collect`` and ``distinct_count`` a table of values; one
-    for all distinct counts of a column that have conditions.  Where rows may be withdrawn ``windows`` has the number of
+    for all distinct counts of a column that have conditions.  Where rows may be retracted ``windows`` has the number of
     rows that hold, and there is a table of values, with a number each, for every column with a ``min``, ``max`` or
     ``distinct_count``.
 
@@ -74,7 +74,7 @@ class AggregateStep:
         The first rows of each window, instead of aggregates.
     delete : str, optional
         The output's Boolean column that is true for rows that no longer hold; None: they are not emitted.
-    withdrawn : str, optional
+    retracted : str, optional
         The input's; None: rows only come.
     """
 
@@ -91,7 +91,7 @@ class AggregateStep:
     max_waiting_rows: int | None = None
     ranked: RankedRows | None = None
     delete: str | None = None
-    withdrawn: str | None = None
+    retracted: str | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
     @property
@@ -202,10 +202,10 @@ class AggregateStep:
     def grown(self, table: str, known: pa.Table | None, at: StepTime) -> pa.Table | None:
         """Return ``windows`` with more aggregates: these begin as over no rows.  And new tables of values.
 
-        An aggregate with another condition is another one.  Where rows may be withdrawn none can begin: the rows before
+        An aggregate with another condition is another one.  Where rows may be retracted none can begin: the rows before
         are not known.
         """
-        if self.withdrawn is not None:
+        if self.retracted is not None:
             return None
         declared = self._windows_table
         for shared in declared.sets:
@@ -277,7 +277,7 @@ class AggregateStep:
         old = Spans(codes, numbers(there.column(START)), numbers(there.column(END)))
         places = np.full(len(spans), -1)
         places[emitted] = np.arange(len(emitted))
-        return with_withdrawals(
+        return with_retractions(
             self._rows(keys, old, parts, taken), rows, np.concatenate([old.starts, spans.starts[emitted]]),
             self._key_ranks(keys, np.concatenate([codes, spans.codes[emitted]])),
             places[owners[known]], self.delete,
@@ -305,20 +305,20 @@ class AggregateStep:
         emitted = np.flatnonzero(is_emitted & (ranks.ranks > 0))
         where = pa.array(emitted)
         owners, places, rows = owners[emitted], ranks.ranks[emitted], [column.take(where) for column in ranks.rows]
-        is_withdrawn = np.zeros(len(owners), np.bool_)
+        is_retracted = np.zeros(len(owners), np.bool_)
         if self.delete is not None:
-            left = ranks.left
-            is_withdrawn = np.arange(len(left.owners) + len(owners)) < len(left.owners)
-            owners, places = np.concatenate([left.owners, owners]), np.concatenate([left.ranks, places])
-            rows = [pa.concat_arrays(pair) for pair in zip(left.rows, rows, strict=True)]
+            former = ranks.former
+            is_retracted = np.arange(len(former.owners) + len(owners)) < len(former.owners)
+            owners, places = np.concatenate([former.owners, owners]), np.concatenate([former.ranks, places])
+            rows = [pa.concat_arrays(pair) for pair in zip(former.rows, rows, strict=True)]
         codes = spans.codes[owners]
         of_keys = self._key_ranks(keys, codes)
-        order = np.lexsort((~is_withdrawn, places, of_keys, spans.starts[owners]))
+        order = np.lexsort((~is_retracted, places, of_keys, spans.starts[owners]))
         columns = keys.arrays(codes[order])
         if self.cut.kind != "total":
             columns += [pa.array(values[owners[order]]).cast(self._span_type) for values in (spans.starts, spans.ends)]
         columns += [pa.array(places[order]), *(column.take(pa.array(order)) for column in rows)]
-        columns += [] if self.delete is None else [pa.array(is_withdrawn[order])]
+        columns += [] if self.delete is None else [pa.array(is_retracted[order])]
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
 
     def _bounds(self, table: WindowsTable, windows: Windows, state: pa.Table, keys: Keys) -> pa.Table | None:
@@ -353,8 +353,8 @@ class AggregateStep:
             for name, one in self.aggregates.items()
         }
         conditions = {name: one.condition for name, one in self.aggregates.items()}
-        if self.withdrawn is not None:
-            return self._over_changes(columns, conditions, self.withdrawn)
+        if self.retracted is not None:
+            return self._retractable_table(columns, conditions, self.retracted)
         parts: dict[str, Partial] = {}
         kept: list[CollectedValues] = []
         shared: list[tuple[str, str, pa.DataType, str]] = []
@@ -370,13 +370,13 @@ class AggregateStep:
                 kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, of.condition))
         return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
 
-    def _over_changes(
-        self, columns: Mapping[str, Sequence[str]], conditions: Mapping[str, str | None], withdrawn: str
+    def _retractable_table(
+        self, columns: Mapping[str, Sequence[str]], conditions: Mapping[str, str | None], retracted: str
     ) -> WindowsTable:  # fmt: skip
-        """Return what the state holds where rows may be withdrawn."""
+        """Return what the state holds where rows may be retracted."""
         rows_held = part_of(ROWS, count(), None)
         assert rows_held is not None
-        parts = {ROWS: over_changes(rows_held, None)}
+        parts = {ROWS: retractable(rows_held, None)}
         counted: list[tuple[str, str, str, pa.DataType, str | None]] = []
         for name, of in self.aggregates.items():
             kind = values_type(name, of, self.schema)
@@ -384,10 +384,10 @@ class AggregateStep:
             if of.kind in COUNTED:
                 counted.append((name, of.kind, columns[name][0], kind, of.condition))
             elif part is not None:
-                parts[name] = over_changes(part, kind).under(of.condition)
+                parts[name] = retractable(part, kind).under(of.condition)
         return WindowsTable(
             self.key, self.cut, {ROWS: [], **columns}, {ROWS: None, **conditions}, parts, (),
-            counted_values(counted, withdrawn), self.ranked, withdrawn,
+            counted_values(counted, retracted), self.ranked, retracted,
         )  # fmt: skip
 
     @property

@@ -1,8 +1,8 @@
-"""Aggregates over rows that may be withdrawn: what is added for a row is subtracted for the one that withdraws it.
+"""Aggregates over rows that may be retracted: what is added for a row is subtracted for the one that retracts it.
 
 Counts and exact sums are numbers to which a row adds itself, or of which it is subtracted; so they stay parts
 (:mod:`holdfast.operators.aggregate.parts`).  For the smallest and largest value, and the number of different ones, the
-state counts each value: the next one must be known when the largest is withdrawn.
+state counts each value: the next one must be known when the largest is retracted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _ODD = ("nan", "infinite", "negative")
 _BITS = (exact.NAN, exact.INFINITE, exact.NEGATIVE_INFINITE)
 
 
-def over_changes(part: Partial, kind: pa.DataType | None) -> Partial:
-    """Return a part of counts and sums for rows of which some withdraw others.
+def retractable(part: Partial, kind: pa.DataType | None) -> Partial:
+    """Return a part of counts and sums for rows of which some retract others.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def over_changes(part: Partial, kind: pa.DataType | None) -> Partial:
 
 
 def _difference(part: Partial, values: pa.Array | None, group: RowGroups) -> Columns:
-    """Return the part of the rows that come, less that of the rows that are withdrawn."""
-    withdrawn = _flags(group)
-    if not withdrawn.any():
+    """Return the part of the rows that come, less that of the rows that are retracted."""
+    retracted = _flags(group)
+    if not retracted.any():
         return part.made(values, group)
-    halves = [_part_of_rows(part, values, group, np.flatnonzero(which)) for which in (~withdrawn, withdrawn)]
+    halves = [_part_of_rows(part, values, group, np.flatnonzero(which)) for which in (~retracted, retracted)]
     both = [pa.concat_arrays([came, _negative(went)]) for came, went in zip(*halves, strict=True)]
     every = np.arange(group.size)
     owners = np.concatenate([every, every])
@@ -69,7 +69,7 @@ def _part_of_rows(part: Partial, values: pa.Array | None, group: RowGroups, whic
 
 
 def _flags(group: RowGroups) -> npt.NDArray[np.bool_]:
-    return np.zeros(len(group.groups), np.bool_) if group.withdrawn is None else group.withdrawn
+    return np.zeros(len(group.groups), np.bool_) if group.retracted is None else group.retracted
 
 
 def _negative(column: pa.Array) -> pa.Array:
@@ -138,15 +138,15 @@ class CountedValues:
         The Boolean column that says which rows count.
     aggregates : mapping of str to str
         Aggregate -> ``min``, ``max`` or ``distinct_count``.
-    withdrawn : str
-        The Boolean column that is true for a row that is withdrawn.
+    retracted : str
+        The Boolean column that is true for a row that is retracted.
     """
 
     column: str
     type: pa.DataType
     condition: str | None
     aggregates: Mapping[str, str]
-    withdrawn: str
+    retracted: str
 
     @property
     def table(self) -> str:
@@ -168,7 +168,7 @@ class CountedValues:
         counts = np.asarray(values.is_valid())
         if self.condition is not None:
             counts = counts & flags(rows.column(self.condition))
-        weights = np.where(flags(rows.column(self.withdrawn)), -1, 1)
+        weights = np.where(flags(rows.column(self.retracted)), -1, 1)
         return np.flatnonzero(counts), pa.table({"value": values, "rows": weights})
 
     def follow(
@@ -209,7 +209,7 @@ class CountedValues:
         return results, change_of(known, gone, owners[stays], starts, keys, put, table)
 
     def grow(self, known: pa.Table | None, table: StateTable, aggregates: Collection[str]) -> None:
-        """Return none: rows that came before are not known, and may be withdrawn."""
+        """Return none: rows that came before are not known, and may be retracted."""
 
     def _read(
         self, values: pa.ChunkedArray, first: Ints, owners: Ints, holds: npt.NDArray[np.bool_], size: int
@@ -227,7 +227,7 @@ class CountedValues:
 
 
 def counted_values(
-    counts: Sequence[tuple[str, str, str, pa.DataType, str | None]], withdrawn: str
+    counts: Sequence[tuple[str, str, str, pa.DataType, str | None]], retracted: str
 ) -> list[CountedValues]:
     """Return the tables of some aggregates: one for each column and condition.
 
@@ -235,8 +235,8 @@ def counted_values(
     ----------
     counts : sequence of (str, str, str, pa.DataType, str or None)
         Aggregate, its kind, its column, the column's type, and the column of the condition.
-    withdrawn : str
-        The Boolean column that is true for a row that is withdrawn.
+    retracted : str
+        The Boolean column that is true for a row that is retracted.
     """
     of: dict[tuple[str, str | None], dict[str, str]] = {}
     types: dict[str, pa.DataType] = {}
@@ -244,5 +244,5 @@ def counted_values(
         of.setdefault((column, condition), {})[name] = aggregate
         types[column] = kind
     return [
-        CountedValues(column, types[column], condition, kinds, withdrawn) for (column, condition), kinds in of.items()
+        CountedValues(column, types[column], condition, kinds, retracted) for (column, condition), kinds in of.items()
     ]

@@ -23,7 +23,7 @@ groups = large | hf.reduce(
 held: dict[str, Any] = {"mode": "upsert", "delete": "is_deleted"}
 
 pipeline = hf.Pipeline(
-    "withdrawn",
+    "retracted",
     groups | hf.write.sqlite(WORK / "groups.db", table="groups", key="c", name="groups_table", **held),
     large | hf.write.sqlite(WORK / "large.db", table="large", key="k", name="large_table", **held),
 )

@@ -22,7 +22,7 @@ CHAIN = (("carried", "after-decide:2"), ("staged", "publish-uncommitted:4"), ("c
 
 def rows_of(epoch: int) -> list[dict[str, object]]:
     """Return the rows of a file: keys move from group to group, and below the least value and above it."""
-    chance = random.Random(f"withdrawn {epoch}")
+    chance = random.Random(f"retracted {epoch}")
     return [
         {"k": chance.randrange(12), "t": epoch * 100 + number, "c": chance.choice("pqrs"), "v": chance.randrange(600)}
         for number in range(10)
@@ -39,7 +39,7 @@ def test_tables_behind_changes_are_exact_after_a_chain_of_kills(tmp_path: Path) 
         os.utime(path, (epoch, epoch))
         now |= {row["k"]: (str(row["c"]), int(str(row["v"]))) for row in rows_of(epoch)}
         seen |= {(key, *of) for key, of in now.items() if of[1] >= LEAST}
-    lives = Lives(tmp_path, "withdrawn_pipeline", {})
+    lives = Lives(tmp_path, "retracted_pipeline", {})
     for mode, where in CHAIN:
         lives.environment |= MODES[mode]
         lives.die(where)

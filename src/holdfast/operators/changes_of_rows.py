@@ -1,7 +1,7 @@
 """Streams of changes through operators that look at each row alone (design/0059).
 
-Such an operator gives the same for a row when it comes and when it is withdrawn, if what it computes depends on the
-row's values alone: so the second row withdraws exactly what the first one brought.
+Such an operator gives the same for a row when it comes and when it is retracted, if what it computes depends on the
+row's values alone: so the second row retracts exactly what the first one brought.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def changes_where(condition: Any, changes: Changes | None, argument: str) -> Cha
     Raises
     ------
     InvalidPipeline
-        If it need not give the same for a row that comes and for the one that withdraws it.
+        If it need not give the same for a row that comes and for the one that retracts it.
     """
     if changes is None:
         return None
     if callable(condition):
         raise InvalidPipeline(
-            f"{argument} is a function, and rows of the input may be withdrawn.",
+            f"{argument} is a function, and rows of the input may be retracted.",
             why="it is not known whether it lets a row pass that it let pass before.",
             do=f'write a Spark SQL condition as text: hf.filter("price > 10"); or {changes.as_rows}.',
         )
@@ -61,7 +61,7 @@ def changes_of_items(items: Sequence[Item], texts: Sequence[str], changes: Chang
     ------
     InvalidPipeline
         If the column is left out, or an item need not give the same for a row that comes and for the one that
-        withdraws it.
+        retracts it.
     """
     if changes is None:
         return None
@@ -69,7 +69,7 @@ def changes_of_items(items: Sequence[Item], texts: Sequence[str], changes: Chang
     if not names:
         items_text = ", ".join(f'"{text}"' for text in (*texts, changes.column))
         raise InvalidPipeline(
-            f"the items leave {changes.column!r} out, and rows of the input may be withdrawn.",
+            f"the items leave {changes.column!r} out, and rows of the input may be retracted.",
             why="it is true for rows that no longer hold: without it they would count once more.",
             do=f"name it among the items: hf.select({items_text}); or {changes.as_rows}.",
         )
@@ -101,8 +101,8 @@ def _check_same(text: str, changes: Changes, what: str) -> None:
         return
     raise InvalidPipeline(
         f"{what} {f'uses {function}()' if function else f'reads {changes.column!r}'}, and rows of the input may be "
-        "withdrawn.",
-        why="it may give something else for a row that is withdrawn than it gave when the row came.",
+        "retracted.",
+        why="it may give something else for a row that is retracted than it gave when the row came.",
         do=f"compute it before the rows change; or {changes.as_rows}."
         if function
         else f"write what depends on the other columns alone; or {changes.as_rows}.",

@@ -19,7 +19,7 @@ from holdfast.state import tables
 from holdfast.state.keys import Ints, one
 
 TAKEN = ("count", "sum", "mean", "min", "max", "distinct_count")
-"""The aggregates over rows that may be withdrawn."""
+"""The aggregates over rows that may be retracted."""
 
 COUNTED = ("min", "max", "distinct_count")
 """Those of them for which the state counts each value."""
@@ -60,22 +60,22 @@ def check_delete(delete: str, taken: Iterable[str], *, emit: str, forgets: bool)
     if emit != "changes":
         raise InvalidPipeline(
             f"delete={delete!r} has no meaning with emit={emit!r}.",
-            why="a window that is emitted once, when it is final, is never withdrawn.",
+            why="a window that is emitted once, when it is final, is never retracted.",
             do='write emit="changes", or leave delete= out.',
         )
     if forgets:
         raise InvalidPipeline(
             f"delete={delete!r} and forget_after= contradict each other.",
-            why="a key that is forgotten begins again as a new one: its row before could not be withdrawn.",
+            why="a key that is forgotten begins again as a new one: its row before could not be retracted.",
             do="leave forget_after= out; or leave delete= out, where a sink upserts and nothing else needs it.",
         )
 
 
-def check_over(
+def check_over_changes(
     changes: Changes, by: Iterable[str], aggregates: Iterable[tuple[str, Aggregate]], window: Window, *, forgets: bool,
-    tells: bool,
+    retracts: bool,
 ) -> None:  # fmt: skip
-    """Check that an aggregation can be computed of rows that may be withdrawn.
+    """Check that an aggregation can be computed of rows that may be retracted.
 
     Parameters
     ----------
@@ -89,8 +89,8 @@ def check_over(
         Its window.
     forgets : bool
         Whether it forgets keys.
-    tells : bool
-        Whether it emits a row once, or says which rows no longer hold.
+    retracts : bool
+        Whether it says which of its rows no longer hold, or emits each once.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def check_over(
     for name, of in aggregates:
         if of.kind not in TAKEN:
             raise InvalidPipeline(
-                f"{name}=hf.{of.kind} cannot be computed of rows that may be withdrawn.",
+                f"{name}=hf.{of.kind} cannot be computed of rows that may be retracted.",
                 why=f"over changes there are {', '.join(f'hf.{kind}' for kind in TAKEN)}.",
                 do=f'use one of these, or rows that are final (emit="settled" upstream); or {changes.as_rows}.',
             )
@@ -109,32 +109,32 @@ def check_over(
             raise InvalidPipeline(
                 f"{name}=hf.{of.kind} reads {column!r}.",
                 why="it says which rows no longer hold, and is no value of theirs.",
-                do=f"leave it out: a row that is withdrawn is subtracted by itself; or {changes.as_rows}.",
+                do=f"leave it out: a row that is retracted is subtracted by itself; or {changes.as_rows}.",
             )
     if column.lower() in {name.lower() for name in by}:
         raise InvalidPipeline(
             f"by= names {column!r}.",
-            why="it says which rows no longer hold: a row and the one that withdraws it would have two keys.",
+            why="it says which rows no longer hold: a row and the one that retracts it would have two keys.",
             do=f"leave it out of by=; or {changes.as_rows}.",
         )
     if window.kind != "total" or forgets:
         wrong = "forget_after=" if window.kind == "total" else f"hf.{window.kind}"
         raise InvalidPipeline(
-            f"{wrong} does not go with rows that may be withdrawn.",
-            why="a row may be withdrawn at any time, also when its window would be final or its key forgotten.",
+            f"{wrong} does not go with rows that may be retracted.",
+            why="a row may be retracted at any time, also when its window would be final or its key forgotten.",
             do='leave it out; the start of a window is a column like others: hf.reduce(by=["shop", "window_start"], '
             'delete="is_deleted", ...).',
         )
-    if not tells:
+    if not retracts:
         raise InvalidPipeline(
             "it does not say which of its rows no longer hold.",
-            why="rows of its input may be withdrawn: when the last one of a key is, the key's row no longer holds.",
+            why="rows of its input may be retracted: when the last one of a key is, the key's row no longer holds.",
             do='write delete="is_deleted", and hf.write.sqlite(..., mode="upsert", delete="is_deleted") behind it; '
             f"or {changes.as_rows}.",
         )
 
 
-def with_withdrawals(
+def with_retractions(
     before: pa.Table, after: pa.Table, starts: Ints, ranks: Ints, partners: Ints, delete: str
 ) -> pa.Table:  # fmt: skip
     """Return rows that no longer hold and rows that hold from now on, without those that stay as they are.
@@ -145,7 +145,7 @@ def with_withdrawals(
         The rows as they were, and as they are.
     starts, ranks : ndarray of int64
         Of each row of ``before``, then of ``after``, the start of its window and the place of its key: their order.  A
-        row that is withdrawn comes before the one in its place.
+        row that is retracted comes before the one in its place.
     partners : ndarray of int64
         For each row of ``before`` the row of ``after`` in its place; -1: none.
     delete : str
@@ -157,15 +157,15 @@ def with_withdrawals(
     stays[pairs[is_same]] = True
     stays[before.num_rows + partners[pairs[is_same]]] = True
     rows = np.flatnonzero(~stays)
-    is_withdrawn = rows < before.num_rows
-    order = np.lexsort((~is_withdrawn, ranks[rows], starts[rows]))
+    is_retracted = rows < before.num_rows
+    order = np.lexsort((~is_retracted, ranks[rows], starts[rows]))
     both = tables.united([before, after]).take(pa.array(rows[order]))
     schema = both.schema.append(pa.field(delete, pa.bool_()))
-    return pa.Table.from_arrays([*both.columns, pa.array(is_withdrawn[order])], schema=schema)
+    return pa.Table.from_arrays([*both.columns, pa.array(is_retracted[order])], schema=schema)
 
 
 def _are_equal(left: pa.Table, right: pa.Table) -> npt.NDArray[np.bool_]:
-    """Return which rows of two tables are the same to the bit: a row that stays must be withdrawn later as it came."""
+    """Return which rows of two tables are the same to the bit: a row that stays must be retracted later as it came."""
     same = np.ones(left.num_rows, np.bool_)
     for name in left.column_names:
         was, now = one(left.column(name)), one(right.column(name))
