@@ -27,10 +27,9 @@ from bench.nexmark import flink, recovery
 from bench.nexmark.events import SCHEMAS, Events
 from bench.nexmark.files import write_events
 from bench.nexmark.flink_sql import QUERIES as FLINK_QUERIES
-from bench.nexmark.published import Figures, geomean, publish
+from bench.nexmark.published import OTHERS, Figures, geomean, publish
 from bench.nexmark.running import QUERIES
 from bench.nexmark.sides import DISCARD, POSTGRES, SINKS, queries_of
-from bench.nexmark.spark_sql import QUERIES as SPARK_QUERIES
 from bench.sides import WORK, median, print_result, run_side
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
@@ -40,7 +39,6 @@ RATE = 10_000_000
 
 _SLICE_EVENTS = 50_000
 MODULES = {"holdfast": "bench.nexmark.sides", "flink": "bench.nexmark.flink", "spark": "bench.nexmark.sides"}
-OTHERS: Mapping[str, Mapping[str, Any]] = {"flink": FLINK_QUERIES, "spark": SPARK_QUERIES}
 
 
 def made_per_core_s(events: Events, count: int = 1_000_000) -> int:

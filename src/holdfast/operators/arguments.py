@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,21 +97,6 @@ def checked_limit(limit: Any) -> int | None:
 def limit_of(limit: int | None) -> int:
     """Return how many rows may wait under one key: what is said, or the default."""
     return WAITING_ROWS_MAX if limit is None else limit
-
-
-Limit = str | int | None
-"""A duration, ticks, a column of left, or no limit."""
-
-
-def limit_column(limit: Limit) -> str | None:
-    """Return the column that a limit names; None for a duration, ticks or no limit.
-
-    Examples
-    --------
-    >>> limit_column("expires"), limit_column("-1 h"), limit_column(None)
-    ('expires', None, None)
-    """
-    return limit if isinstance(limit, str) and re.match(r"\s*[-+.\d]", limit) is None else None
 
 
 def check_offset(offset: Any, argument: str = "timestamp_offset") -> None:

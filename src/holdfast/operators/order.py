@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.capabilities import offers
 from holdfast.graph.nodes import Node, is_stateful
-from holdfast.operators.arguments import Limit, limit_column
+from holdfast.operators.join.range import Limit, as_distance, limit_column
 from holdfast.ports import PartitionedSpec
 from holdfast.types import units
 
@@ -172,11 +172,8 @@ def _extents(joined: Node) -> list[Limit]:
     given = joined.arguments()
     if (apart := given.get("forget_after")) is not None:
         return [apart]
-    (low, high), how = given["within"], given["how"]
-    names = [limit_column(limit) for limit in (low, high)]
-    at_timestamp = [name is not None and name.lower() == given["times"]["left"].lower() for name in names]
-    low = 0 if at_timestamp[0] else None if names[0] is not None else low
-    high = 0 if at_timestamp[1] else high
+    low, high = (as_distance(limit, given["times"]["left"]) for limit in given["within"])
+    low, how = None if limit_column(low) is not None else low, given["how"]
     found = [low] if _is_distance(low) or how in ("right", "full") else []
     return [*found, high] if _is_distance(high) or how in ("left", "semi", "full") else found
 

@@ -61,6 +61,12 @@ def changing() -> hf.Stream:
     return source() | hf.reduce(by="k", **last, delete="is_deleted", name="now")
 
 
+def windows() -> hf.Stream:
+    """Return rows of windows, which have a time, as changes."""
+    told: dict[str, Any] = {"emit": "changes", "delete": "is_deleted"}
+    return source() | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), **told, name="windows")
+
+
 ROWS = st.lists(
     st.tuples(
         st.sampled_from("abc"),
@@ -338,7 +344,7 @@ UPSERT: dict[str, Any] = {"table": "t", "mode": "upsert", "name": "table"}
         (lambda s: hf.union(s, s | hf.filter("v > 1")), "union takes no changes", "rename"),
         (lambda s: hf.top(s, 1, order="v"), "does not say which of its rows", 'delete="is_deleted"'),
         (lambda s: hf.top(s, 1, order="is_deleted", delete="gone"), "names the column 'is_deleted'", "Correct"),
-        (lambda s: hf.join(s, s | hf.select("*"), on="k", within=3), "no known timestamp", ""),
+        (lambda s: hf.join(windows(), windows() | hf.select("*"), on="k", within=3), "join takes no changes", "rename"),
         (lambda s: s | hf.accumulate(by="k", n=hf.count()), "accumulate takes no changes", "rename"),
         (lambda s: s | hf.select("k", "v"), "leave 'is_deleted' out", 'hf.select("k", "v", "is_deleted")'),
         (lambda s: s | hf.select("*", x2="rand()"), "uses rand()", "before the rows change"),

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.expressions.text import item_of
 from holdfast.graph.nodes import Node
-from holdfast.operators.arguments import Limit, limit_column
+from holdfast.operators.join.range import as_distance, limit_column
 from holdfast.operators.select import Select
 
 _SAME = ("filter", "expect", "clip", "split")
@@ -45,14 +45,9 @@ def _unlimited(given: Mapping[str, Any]) -> list[str]:
     """Return the inputs whose rows are kept for ever."""
     if given.get("forget_after") is not None:
         return []
-    low, high = (_limit(limit, given["times"]["left"]) for limit in given["within"])
+    low, high = (as_distance(limit, given["times"]["left"]) for limit in given["within"])
     is_open = {"left": high is None, "right": low is None or limit_column(low) is not None}
     return [side for side, is_kept in is_open.items() if is_kept]
-
-
-def _limit(limit: Limit, timestamp: str) -> Limit:
-    name = limit_column(limit)
-    return 0 if name is not None and name.lower() == timestamp.lower() else limit
 
 
 def _row(before: Node) -> str:

@@ -105,7 +105,7 @@ def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, t
     keys = step.key.names
     has_left = bool((ours >= 0).all())
     left_rows = _rows(left.rows.select(mine.names), ours)
-    right_rows = right.rows.select([name for name in other.names if has_left is False or name not in keys])
+    right_rows = right.rows.select([name for name in other.names if not has_left or name not in keys])
     right_rows = _rows(right_rows, theirs)
     columns = []
     for name in mine.names:

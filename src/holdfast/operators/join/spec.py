@@ -17,8 +17,8 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import Limit, check_offset, checked_limit, limit_column, limit_of, offset_ticks
-from holdfast.operators.join.range import PairRange
+from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
+from holdfast.operators.join.range import Limit, PairRange, as_distance, limit_column
 from holdfast.operators.join.rules import LEFT, RIGHT, right_names
 from holdfast.operators.join.step import SIDES, JoinStep
 from holdfast.operators.select import Select
@@ -402,8 +402,8 @@ def _both_ways(distance: str | int) -> tuple[str | int, str | int]:
 
 def _check_waits(low: Limit, apart: str | int | None, forget_after: Any, timestamp: str) -> None:
     """Check that it is said how long rows of right wait where a column of left, of any time, is their lower limit."""
-    name = limit_column(low)
-    if name is None or name.lower() == timestamp.lower() or forget_after is not NOT_SAID:
+    name = limit_column(as_distance(low, timestamp))
+    if name is None or forget_after is not NOT_SAID:
         return
     raise InvalidPipeline(
         f"within= begins with the column {name!r}, and nothing says how long rows of right are needed.",

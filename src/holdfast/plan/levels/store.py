@@ -34,7 +34,7 @@ CACHE_BYTES = 2**30
 
 _RECENT = 64
 _CHUNKS_MAX = 64
-_CHUNKS_LEAST = 16
+_LARGE = 16
 """A chunk with more than a 16th of the rows is not put together with others."""
 
 
@@ -305,7 +305,7 @@ def compacted(state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
 
 def _in_fewer_chunks(table: pa.Table) -> pa.Table:
     """Return a table whose small chunks are put together; large ones stay, so that a row is copied a few times only."""
-    least = table.num_rows // _CHUNKS_LEAST
+    least = table.num_rows // _LARGE
     groups: list[list[pa.RecordBatch]] = [[]]
     for batch in table.to_batches():
         if groups[-1] and (batch.num_rows > least or sum(each.num_rows for each in groups[-1]) > least):
