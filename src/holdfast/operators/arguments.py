@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.expressions import text as expressions
-from holdfast.graph.building import a_type, require_columns
+from holdfast.graph.building import a_type, check_choice, require_columns
 from holdfast.graph.naming import callable_text
+from holdfast.state import keyed
 from holdfast.state.bucket_report import WAITING_ROWS_MAX
 from holdfast.types import units
 
@@ -97,6 +98,26 @@ def checked_limit(limit: Any) -> int | None:
 def limit_of(limit: int | None) -> int:
     """Return how many rows may wait under one key: what is said, or the default."""
     return WAITING_ROWS_MAX if limit is None else limit
+
+
+def check_promise(timestamps: str, disorder: str | int | None) -> None:
+    """Check what the rows of a key are said to promise.
+
+    Raises
+    ------
+    InvalidPipeline
+        If ``timestamps`` is no word for it, ``disorder`` no duration, or one contradicts the other.
+    """
+    check_choice("timestamps", timestamps, ("ascending", "strict"))
+    if disorder is None:
+        return
+    keyed.check_duration(disorder, "disorder", least=0)
+    if timestamps == "strict":
+        raise InvalidPipeline(
+            'timestamps="strict" and disorder= contradict each other.',
+            why="strict rows never go back.",
+            do="leave one of them out.",
+        )
 
 
 def check_offset(offset: Any, argument: str = "timestamp_offset") -> None:

@@ -308,13 +308,13 @@ SCENARIOS = {
         lambda work: hf.quantile("dep_delay", 0.95),
     ),
     "strict and in disorder": Scenario(
-        "operators/aggregate/spec.py:declare InvalidPipeline",
+        "operators/arguments.py:check_promise InvalidPipeline",
         lambda work: hourly(timestamps="strict", disorder="5 s"),
         "leave one of them out",
         lambda work: hourly(disorder="5 s"),
     ),
     "disorder of a total": Scenario(
-        "operators/aggregate/spec.py:declare InvalidPipeline 2",
+        "operators/aggregate/spec.py:declare InvalidPipeline",
         lambda work: hourly(window=hf.total(), disorder="5 s"),
         'hf.tumbling("1 hour")',
         lambda work: hourly(window=hf.tumbling("1 hour"), disorder="5 s"),

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline, present
-from holdfast.graph.building import building, check_choice, require_columns
+from holdfast.graph.building import building, require_columns
 from holdfast.graph.evolution import NOTHING, Evolution, Migration, past_of
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Stream, apply
@@ -20,7 +20,7 @@ from holdfast.operators.aggregate.conditions import check_boolean, check_conditi
 from holdfast.operators.aggregate.over_step import OverStep
 from holdfast.operators.aggregate.parts import part_of, values_type
 from holdfast.operators.aggregate.ranking import SortTerm, sort_terms, terms_in
-from holdfast.operators.arguments import checked_limit, limit_of
+from holdfast.operators.arguments import check_promise, checked_limit, limit_of
 from holdfast.ports import SideRows
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
@@ -226,15 +226,7 @@ def over(
                 f"rows={rows!r} is not a number of rows.", do=f"write a whole number from 1: {_RIGHT}"
             )
         terms = () if order is None else sort_terms(order)
-        check_choice("timestamps", timestamps, ("ascending", "strict"))
-        if disorder is not None:
-            keyed.check_duration(disorder, "disorder", least=0)
-        if disorder is not None and timestamps == "strict":
-            raise InvalidPipeline(
-                'timestamps="strict" and disorder= contradict each other.',
-                why="strict rows never go back.",
-                do="leave one of them out.",
-            )
+        check_promise(timestamps, disorder)
         _check_aggregates(aggregates)
         spec = Over(
             keys, rows, terms, tuple(aggregates.items()), timestamp, timestamps, disorder,

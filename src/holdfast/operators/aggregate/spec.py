@@ -27,7 +27,7 @@ from holdfast.operators.aggregate.ranking import Ranking
 from holdfast.operators.aggregate.retractions import check_delete, check_over_changes
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.aggregate.window import Session, Total, Window
-from holdfast.operators.arguments import checked_limit, limit_of
+from holdfast.operators.arguments import check_promise, checked_limit, limit_of
 from holdfast.ports import SideRows
 from holdfast.state import keyed
 from holdfast.state.timeline import Promise
@@ -352,15 +352,7 @@ def declare(
         if ranking is None:
             _check_aggregates(aggregates, (*keys, delete) if isinstance(delete, str) else keys, called)
         check_choice("emit", emit, ("settled", "changes"))
-        check_choice("timestamps", timestamps, ("ascending", "strict"))
-        if disorder is not None:
-            keyed.check_duration(disorder, "disorder", least=0)
-        if disorder is not None and timestamps == "strict":
-            raise InvalidPipeline(
-                'timestamps="strict" and disorder= contradict each other.',
-                why="strict rows never go back.",
-                do="leave one of them out.",
-            )
+        check_promise(timestamps, disorder)
         if window.kind not in _BY_TIME and (disorder is not None or idle_after is not None):
             raise InvalidPipeline(
                 f"disorder= and idle_after= have no meaning for hf.{window.kind}.",
