@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,33 @@ def checked_limit(limit: Any) -> int | None:
 def limit_of(limit: int | None) -> int:
     """Return how many rows may wait under one key: what is said, or the default."""
     return WAITING_ROWS_MAX if limit is None else limit
+
+
+Limit = str | int | None
+"""Of a range: how far from the left row's time, as a duration or ticks; or a column of left; or none."""
+
+
+def limit_column(limit: Limit) -> str | None:
+    """Return the column that a limit names; None for a duration, ticks or no limit.
+
+    Examples
+    --------
+    >>> limit_column("expires"), limit_column("-1 h"), limit_column(None)
+    ('expires', None, None)
+    """
+    return limit if isinstance(limit, str) and re.match(r"\s*[-+.\d]", limit) is None else None
+
+
+def as_distance(limit: Limit, timestamp: str) -> Limit:
+    """Return a limit, with 0 in place of left's own timestamp: both say the same.
+
+    Examples
+    --------
+    >>> as_distance("T", "t"), as_distance("expires", "t")
+    (0, 'expires')
+    """
+    name = limit_column(limit)
+    return 0 if name is not None and name.lower() == timestamp.lower() else limit
 
 
 def check_promise(timestamps: str, disorder: str | int | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.capabilities import offers
 from holdfast.graph.nodes import Node, is_stateful
-from holdfast.operators.join.range import Limit, as_distance, limit_column
+from holdfast.operators.arguments import Limit, as_distance, limit_column
 from holdfast.ports import PartitionedSpec
 from holdfast.types import units
 

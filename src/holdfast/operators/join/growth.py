@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.expressions.text import item_of
 from holdfast.graph.nodes import Node
-from holdfast.operators.join.range import as_distance, limit_column
+from holdfast.operators.arguments import as_distance, limit_column
 from holdfast.operators.select import Select
 
 _SAME = ("filter", "expect", "clip", "split")

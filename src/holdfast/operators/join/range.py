@@ -5,7 +5,6 @@ Its limits are distances from the row's own time, columns of the row, or none.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,33 +16,6 @@ from holdfast.state.timeline import CLOSED, UNBOUNDED, Bools, Ints, shifted
 
 NEWEST = CLOSED - 1
 """The last time that a row can have: the end of a stream is above it."""
-
-
-Limit = str | int | None
-"""Of a range: how far from the left row's time, as a duration or ticks; or a column of left; or none."""
-
-
-def limit_column(limit: Limit) -> str | None:
-    """Return the column that a limit names; None for a duration, ticks or no limit.
-
-    Examples
-    --------
-    >>> limit_column("expires"), limit_column("-1 h"), limit_column(None)
-    ('expires', None, None)
-    """
-    return limit if isinstance(limit, str) and re.match(r"\s*[-+.\d]", limit) is None else None
-
-
-def as_distance(limit: Limit, timestamp: str) -> Limit:
-    """Return a limit, with 0 in place of left's own timestamp: both say the same.
-
-    Examples
-    --------
-    >>> as_distance("T", "t"), as_distance("expires", "t")
-    (0, 'expires')
-    """
-    name = limit_column(limit)
-    return 0 if name is not None and name.lower() == timestamp.lower() else limit
 
 
 @dataclass(frozen=True)

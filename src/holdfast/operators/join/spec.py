@@ -17,8 +17,16 @@ from holdfast.graph.evolution import Migration, past_of
 from holdfast.graph.nodes import Stream
 from holdfast.graph.nodes import apply as put
 from holdfast.graph.shape import Shape
-from holdfast.operators.arguments import check_offset, checked_limit, limit_of, offset_ticks
-from holdfast.operators.join.range import Limit, PairRange, as_distance, limit_column
+from holdfast.operators.arguments import (
+    Limit,
+    as_distance,
+    check_offset,
+    checked_limit,
+    limit_column,
+    limit_of,
+    offset_ticks,
+)
+from holdfast.operators.join.range import PairRange
 from holdfast.operators.join.rules import LEFT, RIGHT, right_names
 from holdfast.operators.join.step import SIDES, JoinStep
 from holdfast.operators.select import Select
