@@ -39,13 +39,18 @@ def tables() -> Iterator[list[str]]:
         memory.clear(name)
 
 
-def row(k: str | None, t: int, v: int = 1, *, is_bound: bool | None = None) -> dict[str, Any]:
-    return {"k": k, "t": t, "v": v, "is_bound": is_bound}
+def row(k: str | None, t: int, v: int = 1) -> dict[str, Any]:
+    return {"k": k, "t": t, "v": v, "is_bound": None}
+
+
+def bound_of(k: str | None, t: int) -> dict[str, Any]:
+    """Return a bound row: null in the columns that it does not speak of, for one of the streams goes by ``v`` too."""
+    return {"k": k, "t": t, "v": None, "is_bound": True}
 
 
 MARKED: list[Rows] = [
-    [row("a", 1), row("b", 2, 7), row("c", 2), row("a", 6, is_bound=True), row("a", 4, 9), row("d", 3, -1)],
-    [row("c", 5, 3), row("b", 9), row(None, 8, is_bound=True), row("e", 7), row("a", 12, 2)],
+    [row("a", 1), row("b", 2, 7), row("c", 2), bound_of("a", 6), row("a", 4, 9), row("d", 3, -1)],
+    [row("c", 5, 3), row("b", 9), bound_of(None, 8), row("e", 7), row("a", 12, 2)],
     [row("b", 14, 8), row("a", 19), row("c", 25, 4)],
 ]
 """Bounds of one key and of all, and rows that stand below them."""
@@ -154,6 +159,7 @@ def stateful_streams() -> dict[str, Stream]:
     latest = hf.merge(chosen, {"p": plain}, by="k", tolerance=5, name="latest")
     windows = chosen | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), most=hf.max("v"), name="windows")
     running = chosen | hf.accumulate(by="k", n=hf.count(), name="running")
+    peaks = chosen | hf.reduce(by=["k", "v"], most=hf.max("t"), name="peaks")
     last = chosen | hf.over(rows=2, by="k", order="v", n=hf.count(where="v > 3"), total=hf.sum("v"), name="last")
     once = plain | hf.distinct(by="k", horizon=3, disorder=1, name="once")
     entry = plain | hf.limit_in_flight(1, by="k", timeout=4, name="entry")
@@ -188,7 +194,7 @@ def stateful_streams() -> dict[str, Stream]:
         "looked": looked, "looked_late": looked.late,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
-        "last": last, "last_late": last.late,
+        "peaks": peaks, "last": last, "last_late": last.late,
         "running_late": running.late, "once": once, "once_late": once.late, "entry": entry, "entry_shed": entry.shed,
         "entry_late": entry.late, "sums": sums, "counts": counts, "shaped": shaped, "high": parts.high,
         "echoes": echoes, "fifth": fifth, "hashed": hashed, "sixth": sixth,

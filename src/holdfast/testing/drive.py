@@ -94,6 +94,8 @@ def drive(
     Timestamps in rows are what the schema says: datetimes for TIMESTAMP, integers for BIGINT.  Epochs count from 1, as
     in a run.  As there, bounds follow the rows that precede them or are not below them, and a bucket's step is called
     where something arrives in it, or where the operator depends on batch time.
+    Other operators of a pipeline that read the same source are not there: a bound row that has a value in a key column
+    of theirs may hold here for keys for which it does not hold in a run.
 
     Examples
     --------

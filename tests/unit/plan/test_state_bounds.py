@@ -304,6 +304,30 @@ def test_a_bound_names_the_keys_of_all_operators_that_its_source_feeds() -> None
     assert said == {"by_k": [1, 4], "by_j": [1, 5], "by_k_j": [1, 6]}
 
 
+@pytest.mark.parametrize(
+    ("beside", "narrows"),
+    [
+        (lambda s: s | hf.reduce(by="k", n=hf.max("v"), name="beside"), False),
+        (lambda s: s | hf.reduce(by=["k", "v"], n=hf.max("t"), name="beside"), True),  # although it never waits
+        (lambda s: s | hf.select("t", kk="concat(k, k)") | hf.reduce(by="kk", n=hf.count(), name="beside"), True),
+    ],
+    ids=["same_key", "longer_key", "computed_key"],
+)
+def test_an_operator_beside_narrows_a_bound_by_values_that_need_not_be_there(beside: Any, narrows: bool) -> None:
+    """Where a key is computed every column counts, for it may be computed of any."""
+    schema = "k STRING, v BIGINT, t BIGINT, is_bound BOOLEAN"
+    marked = hf.read.rows([], schema=schema, timestamp="t", bounds="is_bound", name="marked")
+    windows = marked | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="windows")
+    shown = windows | hf.select(start="window_start", name="shown")
+    other = beside(marked) | hf.select(start="n - 100", name="other")
+    together = hf.union(shown, other, name="together") | hf.filter("start >= 0", name="starts")
+    for v, has_effect in [(None, True), (1, not narrows)]:
+        bounds = [{"k": "a", "v": v, "t": 9, "is_bound": True}]
+        epochs: Any = [[{"k": "a", "v": 1, "t": 1, "is_bound": None}], bounds]
+        assert drive(shown, {"marked": epochs}) == [[], [{"start": 0}]], "alone"
+        assert drive(together, {"marked": epochs}) == [[], [{"start": 0}] if has_effect else []]
+
+
 def test_a_bound_row_without_a_timestamp_is_an_error() -> None:
     nothing: Any = {"k": "a", "t": None, "is_bound": True}
     with pytest.raises(BadRow, match="has no 't'"):
