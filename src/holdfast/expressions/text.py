@@ -56,6 +56,7 @@ _VARYING = frozenset(
         "spark_partition_id",
         "input_file_name",
         "reflect",
+        "try_reflect",
         "java_method",
     }
 )

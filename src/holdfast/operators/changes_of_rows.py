@@ -73,14 +73,16 @@ def changes_of_items(items: Sequence[Item], texts: Sequence[str], changes: Chang
             why="it is true for rows that no longer hold: without it they would count once more.",
             do=f"name it among the items: hf.select({items_text}); or {changes.as_rows}.",
         )
-    if changes.column not in names:
+    column = next((name for name in names if name.lower() == changes.column.lower()), None)
+    if column is None:
         return None  # rows like others, because the user says so
     for item, text in zip(items, texts, strict=True):
-        if not item.is_star and item.source is None:
+        passes = item.source is not None and item.source.lower() != changes.column.lower()
+        if not (item.is_star or passes or (item.names or ())[:1] == (column,)):
             _check_same(text, changes, f"item {text!r}")
     keys = [next(iter(_names(items, name)), None) for name in changes.key or ()]
     is_known = changes.key is not None and None not in keys and not any(map(expressions.generates, texts))
-    return replace(changes, key=tuple(name for name in keys if name is not None) if is_known else None)
+    return replace(changes, column=column, key=tuple(name for name in keys if name is not None) if is_known else None)
 
 
 def _names(items: Sequence[Item], column: str) -> list[str]:

@@ -301,9 +301,16 @@ def _checked_over_changes(
                     f"{other.name!r}, whose changes it reads, {does[0]}, and it {does[1]}: both keep their names, or "
                     "both get new ones"
                 )
+            elif goes_on and (differs := _read_otherwise(other, before, after)):
+                reasons.append(
+                    f"{other.name!r}, whose changes it reads, has another {differs}: it would retract rows that it "
+                    "has never emitted; give both new names"
+                )
         elif goes_on and other.verdict is not NodeVerdict.KEPT:
             reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be retracted")
         waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
+    if goes_on and (differs := _read_otherwise(node, before, after)):
+        reasons.append(f"another {differs}: it would subtract what it has never added")
     was = before.nodes.get(node.was or node.name)
     inputs = tuple(found[name].was or name if name in found else name for name in of.inputs)
     if goes_on and was is not None and was.inputs != inputs and not reasons:
@@ -311,6 +318,23 @@ def _checked_over_changes(
     if not reasons:
         return node
     return NodeChange(node.name, Role.STATEFUL, NodeVerdict.REFUSED, "its state would be of other rows", tuple(reasons))
+
+
+def _read_otherwise(node: NodeChange, before: GraphRecord, after: GraphRecord) -> str:
+    """Return an argument by which the state of an aggregation reads otherwise than it did; empty where none does.
+
+    An aggregate that is added or removed is none: those that stay read as before.
+    """
+    was = before.nodes.get(node.was or node.name)
+    if was is None:
+        return ""
+    old, new = (dict(json.loads(each.arguments)) for each in (was, after.nodes[node.name]))
+    old_values, new_values = (dict(each.pop("aggregates", None) or {}) for each in (old, new))
+    for each in (old, new):
+        each.pop("delete", None)  # what is emitted, and not what is kept
+    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    differing += [name for name in old_values if name in new_values and old_values[name] != new_values[name]]
+    return f"{differing[0]}=" if differing else ""
 
 
 def _from_the_beginning(node: NodeChange, backfilled: Sequence[str]) -> NodeChange:

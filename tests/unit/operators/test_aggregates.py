@@ -37,6 +37,11 @@ def test_every_argument_of_an_aggregate_is_described(name):
     assert [argument for argument in inspect.signature(build).parameters if f"{argument} : " not in described] == []
 
 
+def test_a_sum_beyond_all_doubles_is_infinite():
+    both = exact.summed(np.array([1e308, 1e308, -1e308, -1e308]), np.array([0, 0, 1, 1]), 2)
+    assert exact.rounded(both)[0].tolist() == [np.inf, -np.inf]
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(values=st.lists(FINITE, min_size=1, max_size=60), rank=st.floats(0, 1), error=st.sampled_from([0.01, 0.1]))

@@ -444,3 +444,14 @@ def test_late_rows_are_no_changes() -> None:
     assert windows.shape.changes == Changes("gone", ("k", "window_start"))
     assert windows.late.shape.changes is None
     windows.late | hf.write.files("out", name="late")
+
+
+def test_a_copy_of_the_column_says_nothing_of_a_row() -> None:
+    for items in (("*", "is_deleted AS again"), ("k", "is_deleted", "is_deleted AS again")):
+        with pytest.raises(InvalidPipeline, match="item 'is_deleted AS again' reads 'is_deleted'"):
+            changing() | hf.select(*items)
+
+
+def test_the_column_may_be_named_in_another_case() -> None:
+    shape = (changing() | hf.select("K", "v", "IS_DELETED")).shape
+    assert shape.changes == Changes("IS_DELETED", ("K",))

@@ -141,3 +141,20 @@ def test_only_a_file_can_get_columns() -> None:
         hf.read.files("in", schema="a INT", on_new_column="add", name="s")
     with pytest.raises(InvalidPipeline, match="needs schema= to be a file"):
         hf.read.kafka("localhost:9092", "t", schema="a INT", on_new_column="add", name="s")
+
+
+@pytest.mark.parametrize("value", ["{}", '[1, "a"]', '[{"a": {}}]'])
+def test_a_member_that_no_column_can_hold_is_a_bad_row(tmp_path: Path, value: str) -> None:
+    (tmp_path / "s.ddl").write_text(SCHEMA)
+    lines = [f'{{"odd": {value}}}', '{"tip": 1}']
+    with pytest.raises(BadRow, match="'tip', which is no column") as caught:
+        read(tmp_path, lines, schema=tmp_path / "s.ddl", on_new_column="add")
+    assert caught.value.new_columns == "tip BIGINT"
+
+
+def test_names_that_no_file_can_have_and_the_same_in_another_case_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "s.ddl").write_text(SCHEMA)
+    lines = ['{"a\\rb": 1, "a\\nb": 1, "Tip": 1}', '{"tip": 1.5, "": 1}']
+    with pytest.raises(BadRow) as caught:
+        read(tmp_path, lines, schema=tmp_path / "s.ddl", on_new_column="add")
+    assert caught.value.new_columns == "Tip BIGINT"

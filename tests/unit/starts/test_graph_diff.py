@@ -222,12 +222,21 @@ def test_a_new_sink_where_one_wrote_that_a_rewind_left_out_is_told_that_rows_com
 
 
 def changing(
-    *, best: str = "best", mean: str = "mean", least: int = 0, way: bool = True, over: bool = True
+    *,
+    best: str = "best",
+    mean: str = "mean",
+    least: int = 0,
+    way: bool = True,
+    over: bool = True,
+    where: str | None = None,
+    read: str = "v",
+    more: bool = False,
 ) -> Pipeline:
-    highest = rows() | hf.reduce(by="k", v=hf.max("v"), delete="gone", name=best)
+    added: dict[str, Any] = {"further": hf.count()} if more else {}
+    highest = rows() | hf.reduce(by="k", v=hf.max("v", where=where), **added, delete="gone", name=best)
     chosen = highest | hf.filter(f"v > {least}", name="chosen") if way else highest
     write = hf.write.sqlite("x.db", table="t", mode="upsert", key=["k"], delete="gone", name="table")
-    means = chosen | hf.reduce(by="k", v=hf.mean("v"), delete="gone", name=mean) if over else chosen
+    means = chosen | hf.reduce(by="k", v=hf.mean(read), delete="gone", name=mean) if over else chosen
     return hf.Pipeline("changing", means | write)
 
 
@@ -254,6 +263,14 @@ def of_changes(pipeline: Pipeline) -> GraphRecord:
         ({"best": "other", "way": False}, {"way": False}, {"best": "other"}, ""),
         ({"mean": "other"}, {}, {"mean": "other"}, ""),
         ({"best": "one", "mean": "other"}, {}, {}, ""),
+        ({}, {"where": "v > 1"}, {}, "'best', whose changes it reads, has another v=: it would retract rows"),
+        (
+            {"more": True},
+            {"read": "further", "more": True},
+            {},
+            "another v=: it would subtract what it has never",
+        ),
+        ({"more": True}, {}, {}, ""),
         ({}, {"over": False}, {}, ""),
         ({}, {}, {}, ""),
     ],

@@ -48,7 +48,7 @@ def is_refusal(reason: str) -> bool:
 def new_values(contents: Iterable[bytes], schema: pa.Schema) -> dict[str, list[Any]]:
     """Return the members of objects for which there could be a column more, with their values.
 
-    One whose name is that of a column but for its case is none, nor is what is within a column.
+    One whose name is that of a column, or of one before it, but for its case is none, nor is what is within a column.
 
     Examples
     --------
@@ -56,6 +56,7 @@ def new_values(contents: Iterable[bytes], schema: pa.Schema) -> dict[str, list[A
     {'tip': [5, None]}
     """
     names = {name.lower() for name in schema.names}
+    written: dict[str, str] = {}
     found: dict[str, list[Any]] = {}
     for content in contents:
         try:
@@ -63,7 +64,7 @@ def new_values(contents: Iterable[bytes], schema: pa.Schema) -> dict[str, list[A
         except ValueError:
             continue
         for name, member in value.items() if isinstance(value, dict) else ():
-            if name and name.lower() not in names:
+            if name and name.lower() not in names and written.setdefault(name.lower(), name) == name:
                 found.setdefault(name, []).append(member)
     return found
 

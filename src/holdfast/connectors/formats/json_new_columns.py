@@ -14,13 +14,14 @@ from itertools import islice
 from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic_core import to_json
 
 from holdfast.connectors.formats import blocks, json_members
 from holdfast.connectors.formats.blocks import Parser, Records, RowRules, Unreadable
 from holdfast.connectors.formats.json_lines import JsonParser
 from holdfast.errors import BadRow, InvalidPipeline
 from holdfast.ports import RESCUE_COLUMN
-from holdfast.types import schema_files
+from holdfast.types import ddl, schema_files
 from holdfast.types.inferred import declaration_of
 
 OnNewColumn = Literal["ignore", "fail", "rescue", "add"]
@@ -119,11 +120,23 @@ def columns_to_add(contents: Sequence[bytes], reasons: Mapping[int, str], rows: 
         return None
     found = [at for at, reason in sorted(reasons.items()) if json_members.is_refusal(reason)]
     values = json_members.new_values((contents[at] for at in found), rows.schema)
-    if not values:
-        return None
-    first = next(at for at in found if json_members.new_values([contents[at]], rows.schema))
-    columns = [declaration_of(name, each) for name, each in islice(values.items(), _ADDED_MAX)]
-    return NewColumns(first, tuple(columns), rows.schema_file)
+    columns = {name: column for name, each in values.items() if (column := _column_for(name, each))}
+    some = dict(islice(columns.items(), _ADDED_MAX))
+    first = next((at for at in found if json_members.new_values([contents[at]], rows.schema).keys() & some), None)
+    return None if first is None else NewColumns(first, tuple(some.values()), rows.schema_file)
+
+
+def _column_for(name: str, values: Sequence[Any]) -> str:
+    """Return the column for a member; empty where none could be written, or would have all of these values."""
+    if not name.isprintable():
+        return ""
+    column = declaration_of(name, values)
+    try:
+        parser = JsonParser(pa.schema(ddl.fields(column)), ignores_new=False)
+        parser.parse(b"".join(to_json({name: value}) + b"\n" for value in values))
+    except (Unreadable, InvalidPipeline, ValueError):
+        return ""
+    return column
 
 
 def with_rescue(columns: pa.Schema, on_new: OnNewColumn) -> pa.Schema:

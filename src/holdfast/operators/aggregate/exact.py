@@ -176,7 +176,7 @@ def rounded(sums: Sums) -> tuple[Floats, Floats]:
         for place in range(width):  # from the lowest up: every limb dwarfs all below it
             term = np.ldexp(limbs[:, place].astype(np.float64), np.int32(_BITS * (sums.low + place)))
             total = term + high
-            rest = rest + (high - (total - term))
+            rest = rest + np.where(np.isfinite(total), high - (total - term), 0.0)
             high = total
         total = high + rest
         rest = np.where(np.isfinite(total), rest - (total - high), 0.0)

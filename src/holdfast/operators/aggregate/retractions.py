@@ -122,8 +122,9 @@ def check_over_changes(
         raise InvalidPipeline(
             f"{wrong} does not go with rows that may be retracted.",
             why="a row may be retracted at any time, also when its window would be final or its key forgotten.",
-            do='leave it out; the start of a window is a column like others: hf.reduce(by=["shop", "window_start"], '
-            'delete="is_deleted", ...).',
+            do="leave it out; the start of a window is a column like others, under another name: "
+            'hf.select("* except (window_start, window_end)", "window_start AS opened"), then '
+            'hf.reduce(by=["shop", "opened"], delete="is_deleted", ...).',
         )
     if not retracts:
         raise InvalidPipeline(
