@@ -6,7 +6,9 @@ import gc
 import itertools
 import os
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,6 +51,11 @@ os.environ.setdefault("HOLDFAST_KAFKA", str(default_jars()))
 
 # The archive of classes that tests use is made in this tree, and none in the user's cache directory.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build")
+
+
+# A shell lets what it starts in the background ignore SIGINT, and so would each process here: tests stop runs by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config: pytest.Config) -> None:
