@@ -39,6 +39,9 @@ class NodeVerdict(Enum):
     REFUSED = "refused"
 
 
+_READ_BY = ("by", "window", "top")
+"""Arguments of an aggregation, besides its aggregates, by which its state is read."""
+
 _RESTORED = (NodeVerdict.KEPT, NodeVerdict.CHANGED, NodeVerdict.RENAMED, NodeVerdict.MIGRATED)
 
 
@@ -286,8 +289,8 @@ def _checked_over_changes(
     between lets the same rows pass as before.
     """
     of = after.nodes[node.name]
-    if of.role is not Role.STATEFUL or node.verdict is NodeVerdict.REFUSED or RETRACTED not in json.loads(of.arguments):
-        return node
+    if of.kind != "aggregate" or node.verdict is NodeVerdict.REFUSED or RETRACTED not in json.loads(of.arguments):
+        return node  # an operator of the user's may have an argument of this name
     found = {each.name: each for each in nodes}
     goes_on, reasons = node.verdict in _RESTORED, list[str]()
     waiting = [*of.inputs]
@@ -323,16 +326,14 @@ def _checked_over_changes(
 def _read_otherwise(node: NodeChange, before: GraphRecord, after: GraphRecord) -> str:
     """Return an argument by which the state of an aggregation reads otherwise than it did; empty where none does.
 
-    An aggregate that is added or removed is none: those that stay read as before.
+    An aggregate that is added or removed is none: those that stay read as before.  Nor is what says when rows wait.
     """
     was = before.nodes.get(node.was or node.name)
     if was is None:
         return ""
-    old, new = (dict(json.loads(each.arguments)) for each in (was, after.nodes[node.name]))
-    old_values, new_values = (dict(each.pop("aggregates", None) or {}) for each in (old, new))
-    for each in (old, new):
-        each.pop("delete", None)  # what is emitted, and not what is kept
-    differing = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    old, new = (json.loads(each.arguments) for each in (was, after.nodes[node.name]))
+    differing = [name for name in _READ_BY if old.get(name) != new.get(name)]
+    old_values, new_values = old.get("aggregates", {}), new.get("aggregates", {})
     differing += [name for name in old_values if name in new_values and old_values[name] != new_values[name]]
     return f"{differing[0]}=" if differing else ""
 

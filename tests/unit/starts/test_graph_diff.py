@@ -231,9 +231,22 @@ def changing(
     where: str | None = None,
     read: str = "v",
     more: bool = False,
+    disorder: int | None = None,
 ) -> Pipeline:
     added: dict[str, Any] = {"further": hf.count()} if more else {}
     highest = rows() | hf.reduce(by="k", v=hf.max("v", where=where), **added, delete="gone", name=best)
+    if disorder is not None:
+        by_window = hf.aggregate(
+            by="k",
+            window=hf.tumbling(10),
+            timestamp="v",
+            emit="changes",
+            v=hf.max("v"),
+            delete="gone",
+            disorder=disorder,
+            name=best,
+        )
+        highest = rows() | by_window
     chosen = highest | hf.filter(f"v > {least}", name="chosen") if way else highest
     write = hf.write.sqlite("x.db", table="t", mode="upsert", key=["k"], delete="gone", name="table")
     means = chosen | hf.reduce(by="k", v=hf.mean(read), delete="gone", name=mean) if over else chosen
@@ -271,6 +284,7 @@ def of_changes(pipeline: Pipeline) -> GraphRecord:
             "another v=: it would subtract what it has never",
         ),
         ({"more": True}, {}, {}, ""),
+        ({"disorder": 1}, {"disorder": 2}, {}, ""),
         ({}, {"over": False}, {}, ""),
         ({}, {}, {}, ""),
     ],

@@ -20,6 +20,12 @@ from holdfast.state.step import Change, StateTable
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
+def table_name(column: str) -> str:
+    """Return what the table of a column's values is called after: the column, or a digest of one with an odd name."""
+    digest = hashlib.sha256(column.encode()).hexdigest()[:8]
+    return column if _PLAIN.fullmatch(column) else f"column_{digest}"
+
+
 @dataclass(frozen=True)
 class SharedSet:
     """The distinct counts of one column that have conditions.
@@ -41,8 +47,7 @@ class SharedSet:
     @property
     def table(self) -> str:
         """Name of the state table."""
-        digest = hashlib.sha256(self.column.encode()).hexdigest()[:8]
-        return f"{self.column if _PLAIN.fullmatch(self.column) else f'column_{digest}'}__distinct"
+        return f"{table_name(self.column)}__distinct"
 
     @property
     def flags(self) -> dict[str, str]:

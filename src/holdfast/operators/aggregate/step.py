@@ -19,7 +19,7 @@ from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, valu
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
 from holdfast.operators.aggregate.retractions import COUNTED, with_retractions
-from holdfast.operators.aggregate.shared_set import shared_sets
+from holdfast.operators.aggregate.shared_set import SharedSet, shared_sets
 from holdfast.operators.aggregate.touched import SCOPE, Admitted, Keys, KeysTable
 from holdfast.operators.aggregate.weighted import ROWS, counted_values, retractable
 from holdfast.state import checks, growth, keyed, tables
@@ -209,7 +209,7 @@ class AggregateStep:
             return None
         declared = self._windows_table
         for shared in declared.sets:
-            if shared.table == table:
+            if isinstance(shared, SharedSet) and shared.table == table:
                 return shared.grow(known, self.tables[table], self.aggregates)
         if table == RANKED and known is not None:
             return growth.grown(known, self.tables[table], growth.nulls)

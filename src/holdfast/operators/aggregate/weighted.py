@@ -7,9 +7,7 @@ state counts each value: the next one must be known when the largest is retracte
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +20,7 @@ from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import change_of
 from holdfast.operators.aggregate.counting import flags
 from holdfast.operators.aggregate.parts import Columns, Partial, RowGroups, part_of
+from holdfast.operators.aggregate.shared_set import table_name
 from holdfast.state import tables
 from holdfast.state.keys import Ints, coded, numbers
 from holdfast.state.step import Change, StateTable
@@ -29,7 +28,6 @@ from holdfast.state.step import Change, StateTable
 ROWS = ""
 """Name of the part that counts the rows of a window that hold: its state column is ``__count``."""
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ODD = ("nan", "infinite", "negative")
 """Columns that count the numbers that are not finite: these cannot be subtracted from a sum."""
 
@@ -151,8 +149,7 @@ class CountedValues:
     @property
     def table(self) -> str:
         """Name of the state table."""
-        digest = hashlib.sha256(self.column.encode()).hexdigest()[:8]
-        column = self.column if _PLAIN.fullmatch(self.column) else f"column_{digest}"
+        column = table_name(self.column)
         return f"{column}__counted" if self.condition is None else f"{column}__{self.condition}__counted"
 
     def fields(self) -> list[pa.Field]:
@@ -207,9 +204,6 @@ class CountedValues:
         gone = (after[codes[:count]] == 0) | closing[windows[:count]]
         put = [entries.column("value").take(pa.array(first[stays])), pa.array(after[stays])]
         return results, change_of(known, gone, owners[stays], starts, keys, put, table)
-
-    def grow(self, known: pa.Table | None, table: StateTable, aggregates: Collection[str]) -> None:
-        """Return none: rows that came before are not known, and may be retracted."""
 
     def _read(
         self, values: pa.ChunkedArray, first: Ints, owners: Ints, holds: npt.NDArray[np.bool_], size: int
