@@ -211,11 +211,16 @@ def test_a_controller_whose_layout_was_changed_starts_no_shard_under_it(place: P
 
 
 def fail_at(point: str, shard: int) -> None:
-    """Let a shard fail whenever it reaches a point."""
+    """Let a shard fail whenever it reaches a point, and let nobody publish for it from then on.
+
+    While the others still run they take over what is down, and would publish what it has left.
+    """
+    failed: list[str] = []
 
     def hook(reached: str, epoch: int) -> None:
-        if reached == point:
-            raise RuntimeError(f"{reached}:{epoch}")
+        if reached == point or (failed and reached == "before-publish"):
+            failed.append(f"{reached}:{epoch}")
+            raise RuntimeError(failed[-1])
 
     faults.install(hook, shard=shard)
 
