@@ -27,21 +27,26 @@ def queries_of(sink: str) -> list[str]:
 def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
+    from holdfast.config import Settings
+    from holdfast.spark.launch.early import rows_in_jvm
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g")
-
-    def run(size: str) -> None:
+    def pipeline(size: str) -> hf.Pipeline:
         target = Path(out) / size
         target.mkdir(parents=True)
         rows = module_of(query).result(FileTables(Path(inputs) / size))
-        graph = hf.Pipeline(f"{query}_{size}", to_sink(sink, query, rows, target, dsn, size))
-        where = str(target / "checkpoint")
+        return hf.Pipeline(f"{query}_{size}", to_sink(sink, query, rows, target, dsn, size))
+
+    warm, large = pipeline("warm"), pipeline("large")
+    session = create_session("local[2]", "3g", rows=rows_in_jvm(warm, Settings()))  # as a start of it chooses
+
+    def run(graph: hf.Pipeline, size: str) -> None:
+        where = str(Path(out) / size / "checkpoint")
         graph.start(checkpoint=where, trigger=hf.available_now(), session=session).wait()
 
-    run("warm")
+    run(warm, "warm")
     with Watch() as watch:
-        run("large")
+        run(large, "large")
     return {**watch.figures(), "rows": _rows_of(sink, Path(out) / "large", dsn)}
 
 
