@@ -1,0 +1,105 @@
+"""Columns that nothing uses are neither packed for an operator nor read of a file (design/0062)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import holdfast as hf
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.program_build import as_it_is
+from holdfast.plan.stages import Stages
+from holdfast.testing import drive
+
+BIDS = "auction BIGINT, price BIGINT, url STRING, at TIMESTAMP"
+
+
+def bids() -> hf.Stream:
+    """Return a stream with columns of which most queries use some."""
+    return hf.read.files("bids", format="parquet", schema=BIDS, timestamp="at", name="bids")
+
+
+def stages_of(stream: hf.Stream) -> Stages:
+    """Return the stages of a stream into a sink."""
+    pipeline = hf.Pipeline("columns", stream | hf.write.memory(name="out"))
+    return build_stages(pipeline, as_it_is, "t", buckets=2, partitions=1, prefix=lambda part: ())
+
+
+def read_of(stages: Stages) -> frozenset[str]:
+    """Return the columns of the source that are used."""
+    program = stages.stages[0].program
+    assert program is not None
+    return program.reads("bids")
+
+
+def counted(stream: hf.Stream) -> hf.Stream:
+    """Return how many rows each key has in windows of time."""
+    return stream | hf.aggregate(by="Auction", window=hf.tumbling("10 s"), n=hf.count(), name="counted")
+
+
+def dear(stream: hf.Stream) -> hf.Stream:
+    """Return aggregates of which some have a condition."""
+    return stream | hf.reduce(by="auction", n=hf.count(where="price > 5"), top=hf.max("price"), name="dear")
+
+
+@pytest.mark.parametrize(
+    ("operator", "used"), [(counted, {"auction", "at"}), (dear, {"auction", "price", "at"})], ids=["windows", "conditions"]
+)
+def test_an_aggregate_takes_the_columns_of_its_key_time_and_values(
+    operator: Callable[[hf.Stream], hf.Stream], used: set[str]
+) -> None:
+    stages = stages_of(operator(bids()))
+    assert read_of(stages) == used
+    (target,) = (each for each in stages.routing.targets if each.operator)
+    assert "url" not in target.schema.names
+
+
+def test_rows_that_are_given_as_late_have_all_columns() -> None:
+    rows = counted(bids())
+    late = rows.late | hf.select("rows.url AS url", name="urls")
+    pipeline = hf.Pipeline("columns", rows | hf.write.memory(name="out"), late | hf.write.memory(name="late"))
+    stages = build_stages(pipeline, as_it_is, "t", buckets=2, partitions=1, prefix=lambda part: ())
+    assert read_of(stages) == {"auction", "price", "url", "at"}
+
+
+AGGREGATES: dict[str, hf.Aggregate] = {
+    "n": hf.count(),
+    "total": hf.sum("price"),
+    "last": hf.last("price", ignore_nulls=True),
+    "kinds": hf.distinct_count("price", where="price > 5"),
+    "all": hf.collect("price"),
+    "at_highest": hf.max_by("auction", "price"),
+}
+
+
+@pytest.mark.parametrize("window", [hf.tumbling("10 s"), hf.sliding("10 s", every="2 s"), hf.session("3 s")])
+def test_an_aggregate_has_the_same_state_and_gives_the_same_without_the_other_columns(window: hf.Window) -> None:
+    sums = bids() | hf.aggregate(by="auction", window=window, name="sums", **AGGREGATES)
+    (operator,) = (each for each in hf.Pipeline("p", sums | hf.write.memory(name="o")).nodes if each.name == "sums")
+    (before,) = operator.inputs
+    assert before.columns is not None
+    columns = [*before.columns]
+    types = {"at": pa.timestamp("us", "UTC"), "url": pa.string()}
+    whole = pa.schema([(name, types.get(name, pa.bool_() if "where" in name else pa.int64())) for name in columns])
+    spec: Any = operator.spec
+    used = spec.columns_used(())
+    assert "url" in columns
+    assert "url" not in used
+    step = spec.step({"rows": whole})
+    narrow = spec.step({"rows": pa.schema([field for field in whole if field.name in used])})
+    assert narrow.tables == step.tables
+    assert narrow.outputs["rows"] == step.outputs["rows"]
+
+
+def test_rows_leave_as_they_do_where_all_columns_are_taken() -> None:
+    rows = [{"auction": 1, "price": price, "url": "u", "at": price} for price in (4, 7, 12, 3)]
+    schema = "auction BIGINT, price BIGINT, url STRING, at BIGINT"
+    read = hf.read.rows([], schema=schema, timestamp="at", name="bids")
+    sums = read | hf.aggregate(by="auction", window=hf.tumbling(5), disorder=0, name="sums", **AGGREGATES)
+    given = {"bids": [rows[:2], rows[2:]]}
+    both = sums.late | hf.select("rows.url AS url", name="urls")
+    assert drive(both, given) == [[], [{"url": "u"}]]
+    assert [row["total"] for epoch in drive(sums, given) for row in epoch] == [4, 7]
