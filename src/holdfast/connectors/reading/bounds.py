@@ -60,6 +60,13 @@ class MarkedSpec(WrappedSpec):
         """Arguments for display and fingerprint."""
         return {**self.given.arguments(), "bounds": "its own" if self.is_own else self.marker}
 
+    def narrowed(self, columns: Collection[str]) -> SourceSpec:
+        """Return the declaration of the same source whose rows are asked only for these columns.
+
+        Itself where a column marks bound rows: what else stands in such a row decides for which keys it holds.
+        """
+        return super().narrowed(columns) if self.is_own else self
+
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""
         return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))

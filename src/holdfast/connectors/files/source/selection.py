@@ -42,6 +42,8 @@ class FilesSelection:
     """How the files are divided into segments; no argument of users."""
     reads: SegmentSet = ALL_SEGMENTS
     """The segments that are read; no argument of users."""
+    unread: frozenset[str] = frozenset()
+    """Columns that nothing uses: they hold nulls; no argument of users."""
 
     @property
     def parts(self) -> int:
