@@ -6,9 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from bench.lives import Watch
+from bench.nexmark.counting import count_rows
 from bench.nexmark.events import SCHEMAS
 from bench.nexmark.expected import side_table
 from bench.nexmark.files import FileTables, ddl
@@ -58,16 +57,12 @@ def to_sink(sink: str, query: str, rows: Any, target: Path, dsn: str, size: str)
     if sink == DISCARD:
         if delete:  # a change counts, whatever it changes
             rows = rows | hf.select(f"* except ({delete})", f"{delete} AS was_{delete}", name="changes")
-        counted = rows | hf.map_batches(_count, "counted BIGINT", name="counted_rows")
+        counted = rows | hf.map_batches(count_rows, "counted BIGINT", name="counted_rows")
         return counted | hf.write.sqlite(target / "out.db", table="counts", name="counts")
     if sink == FILES:
         return rows | hf.write.files(str(target / "out"), format="parquet", name="result")
     mode = {"mode": "upsert", "key": key, "delete": delete} if key else {}
     return rows | hf.write.postgres(dsn, table=size, name="result", **mode)
-
-
-def _count(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"counted": [rows.num_rows]})
 
 
 def _rows_of(sink: str, target: Path, dsn: str) -> int:
