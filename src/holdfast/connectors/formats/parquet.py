@@ -160,7 +160,9 @@ def _read(part: FilePart, rules: RowRules) -> Iterator[pa.RecordBatch]:
     used = pa.schema([field for field in schema if field.name not in rules.unread] or [schema.field(0)])
     nulls = {field.name: pa.nulls(_BATCH_ROWS, field.type) for field in schema if field.name not in used.names}
     # Of INT96 Arrow makes nanoseconds, else, which begin in 1677 and end in 2262.
-    with opened(part) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
+    # What lies elsewhere is fetched ahead, in few requests; a local file column by column, so that little is held.
+    options = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not part.is_local}
+    with opened(part) as file, pq.ParquetFile(file, **options) as parquet:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
         wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
