@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.connectors.reading.wrapped import narrowed
+from holdfast.connectors.reading.wrapped import of_columns
 from holdfast.errors import BadRow
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.program_build import as_it_is
@@ -92,7 +92,7 @@ def test_an_aggregate_has_the_same_state_and_gives_the_same_without_the_other_co
     types = {"at": pa.timestamp("us", "UTC"), "url": pa.string()}
     whole = pa.schema([(name, types.get(name, pa.bool_() if "where" in name else pa.int64())) for name in columns])
     spec: Any = operator.spec
-    used = spec.columns_used(())
+    used = spec.reads(())
     assert "url" in columns
     assert "url" not in used
     step = spec.step({"rows": whole})
@@ -126,7 +126,7 @@ def written(directory: Path, urls: pa.Array | None = None) -> str:
 
 def read_with(stream: hf.Stream, columns: set[str], workspace: Path) -> pa.Table:
     """Return the rows of a source of which some columns are used."""
-    source = narrowed(stream.node.source_spec, columns).open("bids", str(workspace))
+    source = of_columns(stream.node.source_spec, columns).open("bids", str(workspace))
     spans = source.spans(source.initial(), source.latest(source.initial(), bounded=True), parallelism=2)
     return pa.Table.from_batches([batch for span in spans for batch in source.read(span)])
 
@@ -180,4 +180,4 @@ def test_wrappers_read_the_columns_that_they_need(tmp_path: Path) -> None:
 def test_a_source_with_bound_rows_reads_all(tmp_path: Path) -> None:
     """What else stands in a bound row says for which keys it holds."""
     spec = hf.read.files("bids", format="parquet", schema=f"{BIDS}, b BOOLEAN", timestamp="at", bounds="b").node
-    assert narrowed(spec.source_spec, {"price"}) == spec.source_spec
+    assert of_columns(spec.source_spec, {"price"}) == spec.source_spec

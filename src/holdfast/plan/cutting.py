@@ -357,14 +357,14 @@ class _Cutting:
             raise _NotInArrow(node)
         self._seen |= builder.unchanged
         self.in_arrow.update(nodes if stage else ())
-        numbers = tuple(self._projected(builder, way, builder.number_of(before)) for way, before in ends)
+        numbers = tuple(self._input_step(builder, way, builder.number_of(before)) for way, before in ends)
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)
         routes = Routes(tuple(str(self._numbers[way]) for way, _ in ends), schemas)
         program = Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes))
         return Stage(program, relays, hosted, subplan)
 
-    def _projected(self, builder: Builder, way: _Way, number: int) -> int:
+    def _input_step(self, builder: Builder, way: _Way, number: int) -> int:
         """Return the step of what is taken of some rows: of an operator's input not the columns that it has no use for.
 
         They would be packed, moved and unpacked for nothing; and a source need not read them (:meth:`Program.reads`).
@@ -372,7 +372,7 @@ class _Cutting:
         to = way.to
         if isinstance(to, SinkNode) or way.ordinal < 0 or not offers(to.spec, SelectiveSpec):
             return number
-        columns = to.spec.columns_used(self._outputs_read(to))
+        columns = to.spec.reads(self._outputs_read(to))
         return number if columns is None else builder.project(number, columns)
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[_Way, Node]]) -> Stage:

@@ -35,7 +35,7 @@ class StatefulSpec(Protocol):
 class SelectiveSpec(Protocol):
     """What the declaration of a stateful operator may say beyond :class:`StatefulSpec`: that it uses some columns."""
 
-    def columns_used(self, outputs: Collection[str]) -> Collection[str] | None:
+    def reads(self, outputs: Collection[str]) -> Collection[str] | None:
         """Return the columns of its inputs that its step needs to give ``rows`` and these side outputs; None: all.
 
         Where an input has only these, the step has the same state and gives the same.

@@ -34,7 +34,7 @@ from holdfast.checkpoint.spark_log import MARKS, SIGNATURE, has_more, plain
 from holdfast.checkpoint.targets import read_targets
 from holdfast.connectors.reading.bounds import MarkedSource, schema_of_rows
 from holdfast.connectors.reading.until import has_passed
-from holdfast.connectors.reading.wrapped import innermost, narrowed
+from holdfast.connectors.reading.wrapped import innermost, of_columns
 from holdfast.errors import Corrupt, crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
@@ -283,7 +283,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
             yield from packing.controls(partition.ordinal, partition.ended)
         elif packing is not None:
             taps = taps_here(self.reading.stop_file)
-            for chunks in self._packed(packing, partition.ordinal, partition.span, taps):
+            for chunks in self._chunks(packing, partition.ordinal, partition.span, taps):
                 yield self._fitted(chunks)
         else:
             for batch in self._given(readable(self.source, partition.span), partition.span):
@@ -293,18 +293,18 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
         packing, taps = self.reading.packing, taps_here(self.reading.stop_file)
         for ordinal, span in enumerate(spans):
-            read = self._given(self.source, span) if packing is None else self._packed(packing, ordinal, span, taps)
+            read = self._given(self.source, span) if packing is None else self._chunks(packing, ordinal, span, taps)
             for batch in read:
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
             for batch in packing.controls(len(spans), self._ended(start, end)):
                 yield self._fitted(batch)
 
-    def _packed(self, packing: Packing, ordinal: int, span: Span, taps: Taps) -> Iterator[pa.RecordBatch]:
+    def _chunks(self, packing: Packing, ordinal: int, span: Span, taps: Taps) -> Iterator[pa.RecordBatch]:
         """Yield the chunks of a span: of the columns that are used, unless somebody wants to see rows as they are."""
         reading, program = self.reading, packing.program
         if self._narrowed is None and program is not None:
-            spec = narrowed(reading.spec, program.reads(reading.name))
+            spec = of_columns(reading.spec, program.reads(reading.name))
             self._narrowed = spec.open(reading.name, reading.workspace)
         source = self.source if taps.are_wanted or self._narrowed is None else self._narrowed
         return packing.rows(ordinal, packing.read(readable(source, span), span), taps=taps)

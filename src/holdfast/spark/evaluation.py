@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import spark_log
-from holdfast.connectors.reading.wrapped import narrowed
+from holdfast.connectors.reading.wrapped import of_columns
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
@@ -178,9 +178,9 @@ class Reader:
         """Open the source in this process."""
         return self.spec.open(self.name, self.workspace)
 
-    def narrowed(self, wish: Wish) -> Reader:
+    def for_rows(self, wish: Wish) -> Reader:
         """Return how it is opened where its rows go to the pipeline alone: nobody wants to see any as they are."""
-        return self if self.used is None or wish else replace(self, spec=narrowed(self.spec, self.used))
+        return self if self.used is None or wish else replace(self, spec=of_columns(self.spec, self.used))
 
 
 class SourcesHere:
@@ -213,7 +213,7 @@ class SourcesHere:
         is_whole = wish is None or bool(wish)
         if (name, thread, is_whole) not in self._sources:
             reader = self._readers[name]
-            opened = (reader if wish is None else reader.narrowed(wish)).open()
+            opened = (reader if wish is None else reader.for_rows(wish)).open()
             self._sources[name, thread, is_whole] = lettered(opened, self._masks.get(name, NOTHING))
         return self._sources[name, thread, is_whole]
 
@@ -317,7 +317,7 @@ class ColumnarEvaluation:
         spans = list(self._sources.spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
-        readers = {name: reader.narrowed(staging.wish) for name, reader in self._readers.items()}
+        readers = {name: reader.for_rows(staging.wish) for name, reader in self._readers.items()}
         task = SpanTask(staging, self._program, readers, tuple(spans), timestamps_of(self._readers))
         numbers = self._session.range(0, len(spans), 1, len(spans))
         return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))

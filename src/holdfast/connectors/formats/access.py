@@ -271,11 +271,7 @@ class _LoggedFile:
 
 
 class _LocalFile(_LoggedFile):
-    """A local file, which Arrow reads into memory of its own.
-
-    Else each column of each row group is an object of Python's: as much memory again, new to the process each time,
-    which the kernel has to clear.
-    """
+    """A local file, which Arrow reads into memory of its own: objects of Python's are new to the process each time."""
 
     def read_buffer(self, size: int) -> pa.Buffer:
         with _explain(self._part):

@@ -177,12 +177,12 @@ def _read(part: FilePart, rules: RowRules) -> Iterator[pa.RecordBatch]:
                 rows = _declare(taken, used)
                 if is_hybrid:
                     _check_calendar(rows)
-                yield _completed(rows, schema, nulls) if nulls else rows
+                yield _with_nulls(rows, schema, nulls) if nulls else rows
             if wanted <= 0:
                 return
 
 
-def _completed(rows: pa.RecordBatch, schema: pa.Schema, nulls: Mapping[str, pa.Array]) -> pa.RecordBatch:
+def _with_nulls(rows: pa.RecordBatch, schema: pa.Schema, nulls: Mapping[str, pa.Array]) -> pa.RecordBatch:
     """Return rows with the columns that were not read."""
     count = rows.num_rows
     columns = [nulls[name].slice(0, count) if name in nulls else rows.column(name) for name in schema.names]

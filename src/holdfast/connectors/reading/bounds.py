@@ -60,12 +60,9 @@ class MarkedSpec(WrappedSpec):
         """Arguments for display and fingerprint."""
         return {**self.given.arguments(), "bounds": "its own" if self.is_own else self.marker}
 
-    def narrowed(self, columns: Collection[str]) -> SourceSpec:
-        """Return the declaration of the same source whose rows are asked only for these columns.
-
-        Itself where a column marks bound rows: what else stands in such a row decides for which keys it holds.
-        """
-        return super().narrowed(columns) if self.is_own else self
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: all where one marks bound rows, as they say for which keys these hold."""
+        return columns if self.is_own else self.given.schema.names
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""

@@ -147,9 +147,9 @@ class IdentifiedSpec(WrappedSpec):
         time = {} if self.id_time == self.timestamp else {"row_id_timestamp": self.id_time or False}
         return {**self.given.arguments(), "row_id": self.column, **time}
 
-    def narrowed(self, columns: Collection[str]) -> SourceSpec:
-        """Return the declaration of the same source whose rows are asked only for these columns, and the ids' time."""
-        return super().narrowed(columns if self.id_time is None else {*columns, self.id_time})
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: that of the ids' time, too."""
+        return columns if self.id_time is None else {*columns, self.id_time}
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""

@@ -51,9 +51,9 @@ class KeyedSpec(WrappedSpec):
         """Open the source."""
         return cast("Source", KeyedSource(self.given.open(name, workspace), self, name))
 
-    def narrowed(self, columns: Collection[str]) -> SourceSpec:
-        """Return the declaration of the same source whose rows are asked only for these columns, and the key."""
-        return super().narrowed({*columns, self.key.by})
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: the key, too."""
+        return {*columns, self.key.by}
 
 
 def hold_to_key(spec: SourceSpec, key: ShardKey | None) -> SourceSpec:

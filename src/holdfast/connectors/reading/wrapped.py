@@ -100,7 +100,11 @@ class WrappedSpec:
 
     def narrowed(self, columns: Collection[str]) -> SourceSpec:
         """Return the declaration of the same source whose rows are asked only for these columns."""
-        return cast("SourceSpec", replace(self, given=narrowed(self.given, columns)))
+        return cast("SourceSpec", replace(self, given=of_columns(self.given, self.columns_inside(columns))))
+
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns of the source inside that are needed where some of its own are asked for."""
+        return columns
 
     def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
         """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
@@ -112,7 +116,7 @@ class WrappedSpec:
         self.given.restore(name, workspace, explanations)
 
 
-def narrowed(spec: SourceSpec, columns: Collection[str]) -> SourceSpec:
+def of_columns(spec: SourceSpec, columns: Collection[str]) -> SourceSpec:
     """Return the declaration of a source whose rows are asked only for some columns; itself where it reads all."""
     return spec.narrowed(columns) if offers(spec, NarrowedSpec) else spec
 

@@ -158,7 +158,7 @@ class Aggregation:
         windows = () if self.window.kind == "total" else (START,)
         return Changes(self.delete, (*self.by, *windows, *(() if self.ranking is None else (self.ranking.rank,))))
 
-    def columns_used(self, outputs: Collection[str]) -> Collection[str] | None:
+    def reads(self, outputs: Collection[str]) -> Collection[str] | None:
         """Return the columns of keys, windows and aggregates; None where whole rows are kept, or given as late."""
         if self.ranking is not None or outputs:
             return None

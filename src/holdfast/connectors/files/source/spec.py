@@ -26,7 +26,7 @@ from holdfast.connectors.files.source.reading import PartsBetween, read_parts, r
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines, json_new_columns
 from holdfast.connectors.formats.access import UTF_8, FilePart, encoding_of
-from holdfast.connectors.formats.convert import required_unless, unless_of
+from holdfast.connectors.formats.convert import required_unless
 from holdfast.connectors.reading.bounds import with_bounds
 from holdfast.connectors.reading.identified import KnownPlace, Numbered
 from holdfast.connectors.reading.partitioned import own_bounds
@@ -79,17 +79,6 @@ class FilesSourceSpec(FilesSelection):
             "columns": [f"{column.name}: {column.type}" for column in self.schema],
         }
         return {name: value for name, value in shown.items() if value is not None}
-
-    def narrowed(self, columns: Collection[str]) -> FilesSourceSpec:
-        """Return it with nulls where nothing reads them: of Parquet in columns that may be null.
-
-        Itself where bad rows are rejected: whether a row is good does not depend on who uses what of it.
-        """
-        if self.layout.format != "parquet" or self.rejects:
-            return self
-        used = {*columns, self.timestamp, self.marker, *self.partition_by}
-        free = (field.name for field in self.schema if field.nullable and unless_of(field) is None)
-        return replace(self, unread=frozenset(free).difference(used))
 
     def in_parts(self, parts: int) -> FilesSourceSpec:
         """Return the source in so many segments by hash; itself where it has a rule for groups of files."""
