@@ -192,6 +192,7 @@ def test_each_page_has_the_lists_tables_and_blocks_that_a_git_host_shows(site: P
                 r'<article class="md-content__inner[^>]*>(.*)</article>', html_of(site, page).read_text(), re.DOTALL
             )
             assert article is not None
+            assert not re.search(r"<td[^>]*>[^\n]*\\\|", article[1]), f"{page}: a table shows the backslash of a bar"
             ours, theirs = elements(article[1]), elements(other.render(path.read_text()))
             different[page] = {name: (ours[name], theirs[name]) for name in ELEMENTS if ours[name] != theirs[name]}
     assert {page: found for page, found in different.items() if found} == {}

@@ -14,11 +14,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadRow
 from holdfast.expressions.compile import columnar, columnar_items
 from holdfast.expressions.logic import Columnar
+from holdfast.spark.private import arrow_schema
 
 pytestmark = pytest.mark.spark
 
@@ -258,7 +258,7 @@ def _answers(frame: DataFrame, texts: list[str]) -> dict[str, tuple[pa.Field, li
     try:
         chosen = frame.select(*[F.expr(text).alias(f"c{index}") for index, text in enumerate(texts)])
         columns = [column.to_pylist() for column in chosen.toArrow().columns]
-        return dict(zip(texts, zip(to_arrow_schema(chosen.schema, timezone="UTC"), columns, strict=True), strict=True))
+        return dict(zip(texts, zip(arrow_schema(chosen.schema), columns, strict=True), strict=True))
     except PySparkException as error:
         if len(texts) == 1:
             return {texts[0]: error}
@@ -370,7 +370,7 @@ def test_names_are_those_of_spark(session: SparkSession) -> None:
         found = columnar_items(items, _SCHEMA)
         if found is not None:
             known += 1
-            theirs = to_arrow_schema(frame.selectExpr(*items).schema, timezone="UTC")
+            theirs = arrow_schema(frame.selectExpr(*items).schema)
             assert [name for name, _ in found] == theirs.names
             assert [(one.type, one.nullable) for _, one in found] == [(field.type, field.nullable) for field in theirs]
     assert known == 4

@@ -12,12 +12,12 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadRow
 from holdfast.expressions.compile import columnar
 from holdfast.expressions.derive import derived
 from holdfast.expressions.logic import Columnar
+from holdfast.spark.private import arrow_schema
 
 pytestmark = pytest.mark.spark
 
@@ -158,7 +158,7 @@ def _differences(session: SparkSession, batch: pa.RecordBatch) -> list[Any]:
     """Return what differs in values, types and nullability, of expressions that cannot raise."""
     known = {text: found for text, found in _known(batch.schema).items() if not found.can_raise}
     chosen = _frame(session, batch).select(*[F.expr(text).alias(f"c{index}") for index, text in enumerate(known)])
-    theirs = to_arrow_schema(chosen.schema, timezone="UTC")
+    theirs = arrow_schema(chosen.schema)
     wrong: list[Any] = []
     for (text, found), field, column in zip(known.items(), theirs, chosen.toArrow().columns, strict=True):
         ours = found.evaluate(batch)
@@ -183,7 +183,7 @@ def _faults(session: SparkSession, batch: pa.RecordBatch) -> list[Any]:
         frame = _frame(session, calm)
         chosen = frame.select(F.expr(text).alias("c"))
         ours = found.evaluate(calm)
-        field = to_arrow_schema(chosen.schema, timezone="UTC").field(0)
+        field = arrow_schema(chosen.schema).field(0)
         if (field.type, field.nullable) != (found.type, found.nullable) or chosen.toArrow()[
             "c"
         ].to_pylist() != ours.to_pylist():

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.spark.spark_versions import running
 from tests.spark.earlier import pipeline as earlier
 
 pytestmark = pytest.mark.spark
@@ -36,6 +37,8 @@ WITH = {"as it was left": lambda root: None, "without Spark's part": lose_spark}
 def test_every_row_has_its_effect_once_over_a_checkpoint_of_an_earlier_version(
     spark: SparkSession, archive: Path, change: Callable[[Path], None]
 ) -> None:
+    if change is WITH["as it was left"] and archive.name.startswith("before-the-house") and not running().names_sources:
+        pytest.skip("what Spark 4.3 kept of state in its own store is read by 4.2 and later alone")
     with earlier.place() as root:
         with tarfile.open(archive) as packed:
             packed.extractall(root, filter="data")

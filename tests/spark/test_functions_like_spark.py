@@ -12,11 +12,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from holdfast.errors import BadRow
 from holdfast.expressions.compile import columnar
 from holdfast.expressions.derive import derived
+from holdfast.spark.private import arrow_schema
 
 pytestmark = pytest.mark.spark
 
@@ -173,7 +173,7 @@ def _differences(session: SparkSession, batch: pa.RecordBatch, ddl: str, texts: 
     """Return what differs: values, types, nullability, and the types that are derived without rows."""
     frame = session.createDataFrame(pa.Table.from_batches([batch]), schema=ddl)
     chosen = frame.select(*[F.expr(text).alias(f"c{index}") for index, text in enumerate(texts)])
-    theirs = to_arrow_schema(chosen.schema, timezone="UTC")
+    theirs = arrow_schema(chosen.schema)
     wrong: list[Any] = []
     for text, field, column in zip(texts, theirs, chosen.toArrow().columns, strict=True):
         known = columnar(text, batch.schema)

@@ -373,7 +373,7 @@ def test_the_conditions_that_are_looked_for_are_sparks(spark: SparkSession) -> N
     reader = spark._jvm.org.apache.spark.SparkThrowableHelper.errorReader()
     known = (*private.STATE_IS_LOST, *private.AROUND, private.PYTHON_EXCEPTION)
     unknown = [name for name in known if not reader.isValidErrorClass(name)]
-    assert unknown == ([] if running().names_sources else [MISSING_STATE])
+    assert unknown == ([] if running().names_sources else [MISSING_STATE, private.PYTHON_EXCEPTION])
 
 
 def test_a_worker_that_dies_is_known_by_what_spark_says(spark: SparkSession) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 from tools.site import api
 from tools.site.llms import llms_txt
@@ -19,6 +21,9 @@ ASSETS = {
     "assets/mermaid.LICENSE": ROOT / "tools/site/assets/mermaid.LICENSE",
     "assets/icon.svg": ROOT / "src/holdfast/page/assets/icon.svg",
 }
+
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]*`")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -34,6 +39,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, path in ASSETS.items():
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Write a bar in code in a table as MkDocs wants it; a git host wants a backslash before it."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace("\\|", "|"), row[0]), markdown)
 
 
 def on_post_build(config: MkDocsConfig) -> None:

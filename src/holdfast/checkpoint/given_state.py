@@ -19,6 +19,7 @@ from holdfast.operators.stateful.spec import is_alike
 from holdfast.state import checks, joins, tables
 from holdfast.state.step import StateTable
 from holdfast.types.conversion import check_int96, check_ranges
+from holdfast.types.frames import as_arrow, is_frame
 
 Fill = Callable[[str, pa.Table], "pa.Table | None"]
 """A table's name and a part of its columns -> the whole table; None where the others cannot be filled in."""
@@ -159,17 +160,15 @@ def _given(operator: str, given: Any) -> GivenState:
 def _one(operator: str, given: Any) -> tuple[pa.Table | Path, str]:
     if isinstance(given, str | os.PathLike):
         return Path(given).expanduser().absolute(), repr(os.fspath(given))
-    if not isinstance(given, pa.Table):
-        if not hasattr(given, "__arrow_c_stream__"):
-            raise InvalidPipeline(
-                f"the state of operator {operator!r} is given as {a_type(given)}.",
-                why="state is a set of tables.",
-                do="give a Parquet file, a pyarrow.Table, a frame of Spark, Polars or pandas, or a mapping of table "
-                "names to these.",
-                participant=operator,
-            )
-        given = pa.table(given)
-    given = _without_views(given)
+    if not is_frame(given):
+        raise InvalidPipeline(
+            f"the state of operator {operator!r} is given as {a_type(given)}.",
+            why="state is a set of tables.",
+            do="give a Parquet file, a pyarrow.Table, a frame of Spark, Polars or pandas, or a mapping of table "
+            "names to these.",
+            participant=operator,
+        )
+    given = _without_views(as_arrow(given))
     return given, f"{given.num_rows} rows, {_digest(given)}"
 
 

@@ -244,9 +244,9 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow rows.
 
     Seen in 4.3: ``pyspark.sql.pandas.types.from_arrow_schema``.  If it changes: ``createDataFrame`` of an empty Arrow
-    table has it.
+    table has it.  By itself, 4.1 makes an instant of a time without a zone.
     """
-    return from_arrow_schema(schema)
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def prefetching_reader() -> type[Any] | None:

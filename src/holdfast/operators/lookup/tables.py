@@ -17,6 +17,7 @@ from holdfast.errors import Corrupt, InvalidPipeline, Unavailable
 from holdfast.graph.building import a_type
 from holdfast.store.sealed import is_of_data
 from holdfast.types.conversion import check_int96, check_ranges, convert
+from holdfast.types.frames import as_arrow, is_frame, is_of_spark
 from holdfast.types.partition import is_partition_type, partition_columns, partition_values
 from holdfast.types.schema import to_arrow
 
@@ -85,7 +86,7 @@ def table_of(given: Any) -> LookupTable:
         return given
     if isinstance(given, pa.RecordBatch):
         given = pa.Table.from_batches([given])
-    if hasattr(given, "__arrow_c_stream__"):
+    if is_frame(given):
         return FrameTable(given)
     raise InvalidPipeline(
         f"{a_type(given)} stands for the table.",
@@ -230,13 +231,12 @@ class FrameTable:
 
     def schema(self) -> pa.Schema:
         """Return its columns and their types."""
-        if type(self.frame).__module__.startswith("pyspark."):  # asked for its rows, it would compute them
-            return to_arrow(self.frame.schema, argument="the table")
-        return to_arrow(self._arrow().schema, argument="the table")
+        columns = self.frame.schema if is_of_spark(self.frame) else as_arrow(self.frame).schema
+        return to_arrow(columns, argument="the table")
 
     def load(self, columns: Sequence[str]) -> pa.Table:
         """Return columns of its rows."""
-        found = self._arrow()
+        found = as_arrow(self.frame)
         _require(columns, found.schema.names, "the frame")
         try:
             return as_spark(found.select(list(columns)))
@@ -246,13 +246,6 @@ class FrameTable:
                 why=f"{error}.",
                 do="correct the value, or leave the column out: hf.lookup(..., columns=[...]).",
             ) from error
-
-    def _arrow(self) -> pa.Table:
-        if isinstance(self.frame, pa.Table):
-            return self.frame
-        if type(self.frame).__module__.partition(".")[0] == "pandas":
-            return pa.Table.from_pandas(self.frame, preserve_index=False)
-        return pa.table(self.frame)
 
 
 def _require(columns: Sequence[str], there: Sequence[str], place: str) -> None:
