@@ -100,6 +100,31 @@ def test_rows_that_replace_themselves_come_again_beside_the_run_that_gave_them(
     assert live.wait(60)
 
 
+def test_what_the_live_run_has_asked_for_is_not_asked_again(spark: SparkSession, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+
+    async def twice(row: dict[str, Any]) -> dict[str, Any]:
+        with asked.open("a") as file:
+            file.write(f"{row['id']}\n")
+        return {"twice": 2 * row["id"]}
+
+    called = rides(tmp_path) | hf.call(
+        twice, "twice BIGINT", key="id", answers=tmp_path / "answers.sqlite", name="called"
+    )
+    table = hf.write.sqlite(tmp_path / "t.db", table="rows", mode="upsert", key=["id", "at"], name="table")
+    pipeline, checkpoint = hf.Pipeline("calling", called | table), str(tmp_path / "ckpt")
+    arrive(tmp_path / "in", "0.json", numbered(10, 24))
+    pipeline.run(checkpoint=checkpoint, trigger=hf.available_now(), session=spark, at=NOW)
+    past: dict[str, Any] = {"until": NOW, "session": spark}
+    assert pipeline.backfill(checkpoint=checkpoint, at="2026-01-01T00:00:12Z", **past).wait(60)
+    arrive(tmp_path / "in", "1.json", numbered(20, 26))
+    assert pipeline.backfill(
+        checkpoint=checkpoint, at="2026-01-01T00:00:10Z", until="2026-01-01T00:00:23Z", session=spark, again=True
+    ).wait(60)
+    assert sorted(sqlite_rows(tmp_path / "t.db", "SELECT twice FROM rows")) == [2 * id for id in range(10, 24)]
+    assert sorted(map(int, asked.read_text().split())) == list(range(10, 24)), "each once, by three runs"
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_at_the_end_of_the_range_windows_close_and_the_state_of_the_live_run_is_not_touched(
     spark: SparkSession, tmp_path: Path, way: str
