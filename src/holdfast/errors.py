@@ -133,7 +133,8 @@ class BadRow(HoldfastError):
     """Whether the run has mended what the row was refused for: the next start takes it."""
 
     new_columns: str = ""
-    """Columns that its schema lacks, in SQL's words, each in a line: the run adds them to :attr:`schema_file`."""
+    """Columns that its schema lacks, in SQL's words, each in a line: the run adds them to :attr:`schema_file`.  With
+    :attr:`is_mended_by_start` those that it has added."""
 
     schema_file: str = ""
     """The schema file of a source that lets the run add columns to it."""

@@ -466,6 +466,51 @@ class SegmentLag:
 
 
 @dataclass(frozen=True)
+class SourceDrift:
+    """What a sample of one source has otherwise than its schema.
+
+    Parameters
+    ----------
+    source : str
+        Its name.
+    place : str
+        Where the sample is from.
+    rows : int
+        Rows in it.
+    on_new : str
+        What becomes of members that are no column.
+    rejects : bool
+        Whether a bad row is rejected; else it stops the run.
+    members : mapping of str to int
+        Member that is no column -> how many rows have it; ``name.*`` of what is within a column.
+    types : mapping of str to str
+        Of these members, how each would be declared; not of those that a column has but for their case.
+    absent : tuple of str
+        Columns that no row has.
+    bad : mapping of str to int
+        Why rows are bad -> how many, values left out.
+    problem : str
+        Why there is no sample, or, with rows, why it is not whole; empty where it is.
+    """
+
+    source: str
+    place: str = ""
+    rows: int = 0
+    on_new: str = "ignore"
+    rejects: bool = False
+    members: Mapping[str, int] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    absent: tuple[str, ...] = ()
+    bad: Mapping[str, int] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to say."""
+        return bool(self.members or self.absent or self.bad or self.problem)
+
+
+@dataclass(frozen=True)
 class SideRows:
     """What is known of a side output of an operator before anything runs.
 

@@ -80,6 +80,17 @@ def test_files_with_new_members_are_read_with_all_of_them(tmp_path: Path, carry_
 
 
 @pytest.mark.nightly
+def test_rows_that_wait_for_a_column_are_taken_where_rows_are_isolated(tmp_path: Path) -> None:
+    """A run that is killed before it takes itself off the count leads to a search, which condemns none of them."""
+    (tmp_path / "ride.ddl").write_text("id BIGINT, kind INT -- of rides")
+    write_files(tmp_path)
+    isolates = {"HOLDFAST_ON_POISON": "isolate", "HOLDFAST_POISON_ATTEMPTS": "1"}
+    case = Case(tmp_path, ("sqlite", "files"), environment={"HOLDFAST_CARRY_MAX": "0 B", **isolates})
+    assert {"schema-file-longer", "columns-uncommitted"} <= lives(case)
+    check_exact(tmp_path)
+
+
+@pytest.mark.nightly
 def test_messages_with_new_members_are_read_with_all_of_them(mortal_kafka: KafkaServer, tmp_path: Path) -> None:
     (tmp_path / "ride.ddl").write_text("id BIGINT, kind INT -- of rides")
     topics = Topics(mortal_kafka.bootstrap)

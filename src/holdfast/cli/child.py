@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadRow, HoldfastError
 from holdfast.masking import masked
 from holdfast.replica.spare_note import SUPERVISED
 from holdfast.shards.ends import is_final
@@ -45,11 +45,14 @@ class ChildEnd:
         What it said; empty where it could say nothing.
     is_final : bool
         Whether another start would meet the same.
+    is_progress : bool
+        Whether it has done something that the next start goes on from, though no epoch was finished.
     """
 
     code: int
     what: str = ""
     is_final: bool = False
+    is_progress: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -107,7 +110,8 @@ class ProcessChild:
         said: Mapping[str, Any] = {}
         with suppress(OSError, ValueError):  # killed: it said nothing, or not all
             said = json.loads(self._said.read_text())
-        return ChildEnd(code, str(said.get("what", "")), bool(said.get("is_final", False)))
+        flags = (bool(said.get(each, False)) for each in ("is_final", "is_progress"))
+        return ChildEnd(code, str(said.get("what", "")), *flags)
 
     def signal(self, number: int) -> None:
         """Pass a signal on."""
@@ -153,9 +157,11 @@ def told_to_supervisor() -> Iterator[None]:
 def tell_supervisor(error: HoldfastError) -> None:
     """Tell the supervisor, if there is one, of the error by which this process ends."""
     if file := os.environ.get(VARIABLE):
-        said = json.dumps({"what": masked(error.what), "is_final": is_final(error)})
+        said = {"what": masked(error.what), "is_final": is_final(error)}
+        if isinstance(error, BadRow) and error.is_mended_by_start and error.new_columns:
+            said["is_progress"] = True  # a schema file is longer
         try:
-            Path(file).write_text(said)
+            Path(file).write_text(json.dumps(said))
         except OSError as silence:  # the disk is full: the exit code of the error itself still says the most
             log.warning("the supervisor does not learn how the run has ended: %s", silence)
 

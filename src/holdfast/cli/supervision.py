@@ -115,7 +115,7 @@ class Supervisor:
                 return 128 + self._left_by
             if self._is_asked or ended.is_final or ended.code in FINAL_CODES:
                 return ended.exit_code
-            in_a_row = 0 if self._progress() != before else in_a_row
+            in_a_row = 0 if ended.is_progress or self._progress() != before else in_a_row
             if in_a_row + 1 >= self._retry.attempts:
                 log.error("the run %s; not restarted after %d consecutive restarts", ended.words, in_a_row)
                 return ended.exit_code

@@ -55,6 +55,7 @@ from holdfast.ports.sources import (
     PartitionedSpec,
     PreparedSpec,
     RecordedStartSpec,
+    SampledSpec,
     SeekableSpec,
     Source,
     SourceSpec,
@@ -64,8 +65,8 @@ from holdfast.ports.sources import (
 from holdfast.values import (
     HASH_COLUMN, NO_LOSSES, PLACE_COLUMN, REJECT_COLUMN, REJECT_SCHEMA, REJECT_TYPE, RESCUE_COLUMN, Carried,
     EpochRecord, Explanation, Guarantee, Held, Loss, Losses, OpenTransaction, Outcome, Part, Publication,
-    PublishedEpoch, Refused, Repair, Reset, RunIdentity, SegmentLag, SideRows, SinkLedger, Span, Staged, Task,
-    WaitingReaders, Withdrawal,
+    PublishedEpoch, Refused, Repair, Reset, RunIdentity, SegmentLag, SideRows, SinkLedger, SourceDrift, Span, Staged,
+    Task, WaitingReaders, Withdrawal,
 )  # fmt: skip
 # isort: on
 
@@ -79,7 +80,8 @@ __all__ = [
     "NarrowedSpec", "OpenTransaction", "Outcome", "OverlappingSpec", "Part", "PartitionedSpec", "PreparedSpec",
     "Publication",
     "PublishedEpoch", "RecordedStartSpec", "Refused", "Rejecting", "Repair", "Reset", "ResettableSpec", "Rewindable",
-    "RewindableSpec", "RunIdentity", "SeekableSpec", "SeenLease", "SegmentLag", "SelectiveSpec", "SharedTable",
-    "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceSpec", "Span", "Staged", "StatefulSpec", "Store",
-    "Task", "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer", "WriterFactory",
+    "RewindableSpec", "RunIdentity", "SampledSpec", "SeekableSpec", "SeenLease", "SegmentLag", "SelectiveSpec",
+    "SharedTable", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceDrift", "SourceSpec", "Span",
+    "Staged", "StatefulSpec", "Store", "Task",
+    "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

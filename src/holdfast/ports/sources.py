@@ -11,7 +11,7 @@ from holdfast.capabilities import optional
 from holdfast.limits import ReadLimit
 from holdfast.ports.sinks import SinkSpec
 from holdfast.positions import SegmentSet, SourcePositions
-from holdfast.values import Explanation, Guarantee, SegmentLag, Span
+from holdfast.values import Explanation, Guarantee, SegmentLag, SourceDrift, Span
 
 
 class Source(Protocol):
@@ -192,6 +192,22 @@ class MeasuredSpec(Protocol):
 
     def lags(self, name: str, positions: SourcePositions) -> Sequence[SegmentLag]:
         """Return how far each segment is, also those without a position.  Asks the system; changes nothing."""
+
+
+@optional(SourceSpec)
+class SampledSpec(Protocol):
+    """What a source's declaration may offer beyond :class:`SourceSpec`: to look at its newest rows before a start."""
+
+    def drift(self, name: str) -> SourceDrift | None:
+        """Return what a sample of them has otherwise than its schema; None where there is nothing to compare.
+
+        Bounded in rows and in time.  Asks the system; creates and changes nothing.
+
+        Raises
+        ------
+        HoldfastError
+            If there is no sample.
+        """
 
 
 class Follower(Protocol):

@@ -238,6 +238,25 @@ def count_attempt(store: Store, epoch: str | None) -> int:
     return count
 
 
+def forgive_attempt(store: Store, epoch: str) -> None:
+    """Record that a run ended in an epoch for what is mended by now: the start that finds it is not counted.
+
+    Parameters
+    ----------
+    store : Store
+        The checkpoint.
+    epoch : str
+        Names the epoch.
+
+    Notes
+    -----
+    A crash before it leaves one more start counted than has failed: trials decide.
+    """
+    noted = _read(store, ATTEMPTS, _Attempts())
+    count = noted.count if noted.epoch == epoch else 0
+    store.put(ATTEMPTS, sealed.dump(records.plain(_Attempts(epoch, count - 1))))
+
+
 @dataclass(frozen=True)
 class _Noted:
     epoch: str = ""

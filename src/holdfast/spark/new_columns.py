@@ -52,5 +52,6 @@ def add_columns(error: HoldfastError) -> HoldfastError:
         epoch=error.epoch,
     )
     stopped.is_mended_by_start, stopped.schema_file = True, error.schema_file
+    stopped.new_columns = error.new_columns if longer != text else ""
     stopped.__cause__ = error
     return stopped

@@ -23,7 +23,7 @@ from holdfast.commit.paced import RequestReader
 from holdfast.display.cell import follow
 from holdfast.display.drawing import picture
 from holdfast.display.tables import counts, status_html
-from holdfast.errors import Corrupt, Fenced, HoldfastError, InvalidPipeline
+from holdfast.errors import BadRow, Corrupt, Fenced, HoldfastError, InvalidPipeline
 from holdfast.graph.graph import Graph
 from holdfast.graph.hooks import Lifecycle
 from holdfast.graph.trigger import Trigger
@@ -444,6 +444,8 @@ class Run:
     def _find_reason(self, failure: HoldfastError) -> None:
         error = add_columns(self._fenced_instead(failure))
         self._error = error if self._suspicion is None else self._suspicion.of(error)
+        if self._suspicion is not None and isinstance(error, BadRow) and error.is_mended_by_start:
+            self._tried("leave it uncounted", self._suspicion.forgive)  # a count that is wrong does no harm
 
     def _give_up_state(self) -> None:
         """Record that state cannot be read, so that the next start restores it."""

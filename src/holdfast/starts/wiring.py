@@ -235,7 +235,7 @@ class Wiring:
     def _run(self, reports: OperatorReports, checkpointer: Checkpointer | None, user_data: UserData | None) -> Run:
         context = self.own.context
         seed = seed_of(context.directory, context.chosen.below) if self.own.asked.is_stateful else None
-        suspicion = Suspicion(context.spark, self.header, self.own.asked.settings.poison_attempts)
+        suspicion = Suspicion(context.store, context.spark, self.header, self.own.asked.settings.poison_attempts)
         paced = [sink.name for sink in self.own.asked.pipeline.sinks if sink.pace is not None]
         return Run(
             pipeline=self.own.asked.pipeline,

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from holdfast.cli.child import VARIABLE, ChildEnd, told_to_supervisor
+from holdfast.cli.child import VARIABLE, ChildEnd, ProcessChild, told_to_supervisor
 from holdfast.cli.supervision import Supervisor, finished
 from holdfast.connectors.files.sink.log import FilesLog, LogEntry
 from holdfast.connectors.kit.expected import unpublished
@@ -17,6 +17,7 @@ from holdfast.ports import EpochRecord, Held, Publication
 from holdfast.quarantine.search import SEARCH
 from holdfast.retry import RetryPolicy
 from holdfast.shards.ends import is_final
+from holdfast.spark.new_columns import add_columns
 
 KILLED = ChildEnd(-9)
 NO_WAIT = RetryPolicy(attempts=4, first_s=0, cap_s=0)
@@ -94,6 +95,22 @@ def test_a_finished_epoch_ends_the_row():
     play = Play(*[KILLED] * 6, ChildEnd(0), progress=[3, 5])
     assert (play.run(), play.started) == (0, 7)
     assert [in_a_row for _, in_a_row, _ in play.notes] == [1, 2, 1, 2, 1, 2]
+
+
+def test_a_run_that_has_added_columns_ends_the_row_too(tmp_path, monkeypatch):
+    added = ChildEnd(1, "ride.ddl has the column tip BIGINT now", is_progress=True)
+    assert Play(*[added] * 6, ChildEnd(0)).run() == 0
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "said"))
+    (tmp_path / "ride.ddl").write_text("id BIGINT")
+    for is_progress in (True, False):  # the second one finds the column there: who does not read it makes no progress
+        error = BadRow("it has the member 'tip'.")
+        error.new_columns, error.schema_file = "tip BIGINT", str(tmp_path / "ride.ddl")
+        with pytest.raises(BadRow), told_to_supervisor():
+            raise add_columns(error)
+        said = (tmp_path / "said").read_text()
+        program = f"import os; open(os.environ[{VARIABLE!r}], 'w').write({said!r})"
+        ended = ProcessChild([sys.executable, "-c", program], tmp_path / "told").wait()
+        assert (ended.is_final, ended.is_progress) == (False, is_progress)
 
 
 def test_waits_double_with_jitter_up_to_the_cap_and_begin_anew_after_progress(monkeypatch):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.observe.drift import SourceDrift, drift_lines, drifts
+from holdfast.observe.drift import drift_lines, drifts
+from holdfast.ports import SourceDrift
 
 SCHEMA = "id BIGINT, km DOUBLE, place STRUCT<x: DOUBLE>"
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from holdfast.quarantine.search import ATTEMPTS, SEARCH, Bounds, Search, count_attempt, isolate
+from holdfast.quarantine.search import ATTEMPTS, SEARCH, Bounds, Search, count_attempt, forgive_attempt, isolate
 from holdfast.testing.store import SimulatedStore
 from tests.unit.checkpoint.flips import flipped
 
@@ -100,6 +100,20 @@ def test_another_epoch_is_searched_anew_and_so_is_one_whose_note_is_damaged():
 def test_only_starts_that_find_the_same_epoch_unfinished_are_counted_together():
     store = SimulatedStore()
     assert [count_attempt(store, name) for name in ("a", "a", "a", "b", "b", None, "b")] == [1, 2, 3, 1, 2, 0, 1]
+
+
+def test_a_run_that_has_mended_what_it_ended_for_is_not_counted_and_others_are():
+    store = SimulatedStore()
+    forgive_attempt(store, "a")  # the run that planned it
+    assert count_attempt(store, "a") == 0
+    assert [count_attempt(store, "a") for _ in range(2)] == [1, 2]
+    forgive_attempt(store, "a")
+    assert [count_attempt(store, "a") for _ in range(2)] == [2, 3]
+    forgive_attempt(store, "b")
+    assert [count_attempt(store, name) for name in ("b", "b", None, "b")] == [0, 1, 0, 1]
+    forgive_attempt(store, "c")
+    assert count_attempt(store, None) == 0
+    assert store.keys("poison/") == []
 
 
 def test_a_note_of_which_a_bit_has_changed_is_believed_as_it_was_or_not_at_all():

@@ -274,7 +274,7 @@ def test_an_epoch_that_a_sink_holds_keeps_its_rows(tmp_path, monkeypatch):
 
 def test_only_an_error_of_code_in_an_unfinished_epoch_is_suspected_to_be_that_of_rows(tmp_path):
     world = World(tmp_path)
-    suspicion = Suspicion(tmp_path, ORIGIN, 3)
+    suspicion = Suspicion(world.store, tmp_path, ORIGIN, 3)
     assert suspicion.of(InvalidPipeline("it.")).epoch is None
     with pytest.raises(BadRow):
         world.live()

@@ -69,6 +69,11 @@ class AvroDecoder:
             each is None or _has_map(each) or pa.types.is_time(each) for each in self._found.values()
         )
 
+    @property
+    def fields(self) -> Mapping[str, pa.DataType | None]:
+        """What the writer's records have; None where Arrow has no type for it."""
+        return self._found
+
     def columns(self, values: Sequence[bytes]) -> list[pa.Array] | None:
         """Return the columns of values; None if some value cannot be read, or not by columns."""
         table = self._together(values) if self._by_columns and values else None

@@ -33,6 +33,8 @@ _CLIENT = {
 _LOGIN = ("username", "password")
 SECRETS = ("password", "key_password")
 _RETRIES = {"max.retries": 5, "retries.wait.ms": 500, "retries.max.wait.ms": 10_000, "timeout": 10}
+ONCE = {"max.retries": 0, "timeout": 3}
+"""For whoever looks at a few messages: a person waits for the answer."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +112,13 @@ class Schemas:
         Where it is, its variables filled in.
     node : str
         Who asks, for messages: ``source 'flights'``.
+    patience : mapping of str to int
+        How often and how long it is asked, in the words of the client.
     """
 
-    def __init__(self, registry: Registry, node: str) -> None:
+    def __init__(self, registry: Registry, node: str, patience: Mapping[str, int] = _RETRIES) -> None:
         self._registry = registry
+        self._patience = patience
         self._node = node
         self._known: dict[int, str | None] = {}
         self._client: SchemaRegistryClient | None = None
@@ -173,7 +178,7 @@ class Schemas:
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
         said = dict(self._registry.security)
-        settings: dict[str, Any] = {"url": self._registry.url, **_RETRIES}
+        settings: dict[str, Any] = {"url": self._registry.url, **self._patience}
         settings |= {_CLIENT[name]: text for name, text in said.items() if name in _CLIENT}
         if "username" in said:
             settings["basic.auth.user.info"] = f"{said['username']}:{said.get('password', '')}"

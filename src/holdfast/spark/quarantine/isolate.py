@@ -27,8 +27,9 @@ from holdfast.masking import masked
 from holdfast.ports import Source, Store
 from holdfast.quarantine.dead_letters import DeadLetters, Letter
 from holdfast.quarantine.mask import Address, GivenRows, LetteredSource, Mask, Passing
-from holdfast.quarantine.search import Bounds, Search, count_attempt, isolate, searched
+from holdfast.quarantine.search import Bounds, Search, count_attempt, forgive_attempt, isolate, searched
 from holdfast.spark.failure import is_jvm_gone, is_worker_lost, translate
+from holdfast.spark.new_columns import add_columns
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.quarantine.probe_process import ProbePart
 from holdfast.spark.quarantine.rows import EpochRows, LevelRows
@@ -47,12 +48,15 @@ class Suspicion:
 
     Parameters
     ----------
+    store : Store
+        The checkpoint.
     spark, header : Path, DirectoryHeader
         Spark's directory, and how it began.
     attempts : int
         Starts after which rows are isolated.
     """
 
+    store: Store
     spark: Path
     header: DirectoryHeader
     attempts: int
@@ -78,6 +82,11 @@ class Suspicion:
         suspected.is_isolated_later = True
         suspected.__cause__ = error
         return suspected
+
+    def forgive(self) -> None:
+        """Leave this run out of the count: it has mended what it ended for."""
+        if (found := planned(self.spark, self.header)) is not None:
+            forgive_attempt(self.store, _name_of(found, self.spark, self.header))
 
 
 @dataclass(frozen=True)
@@ -131,7 +140,7 @@ class Isolating:
             Starts in a row that must have found the same epoch unfinished.
         """
         found = planned(self.spark, self.header)
-        name = None if found is None else f"{self.spark.name} from epoch {self.header.base}: {found.epoch}"
+        name = None if found is None else _name_of(found, self.spark, self.header)
         count = count_attempt(self.store, name)
         if found is None or name is None or count < attempts:
             return []
@@ -141,7 +150,11 @@ class Isolating:
             return []
         log.warning("%d runs in a row have died in epoch %d: it is evaluated in trials", count, found.epoch)
         began = time.monotonic()
-        made = _Searching(self, found, name).made_letters()
+        try:
+            made = _Searching(self, found, name).made_letters()
+        except BadRow as error:  # a row that cannot be read; perhaps it waits for a column
+            self.coordinator.check_fenced()
+            raise add_columns(error) from error.__cause__
         took = time.monotonic() - began
         if made:
             log.warning("epoch %d: %d rows are dead letters, found in %.1f s", found.epoch, len(made), took)
@@ -153,6 +166,10 @@ class Isolating:
                 took,
             )
         return made
+
+
+def _name_of(epoch: Planned, spark: Path, header: DirectoryHeader) -> str:
+    return f"{spark.name} from epoch {header.base}: {epoch.epoch}"
 
 
 class _Searching:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 
 from holdfast.connectors.files.source import discovery
-from holdfast.connectors.files.source.discovery import Discovery, Found, Place
+from holdfast.connectors.files.source.discovery import Discovery, Found, Place, what_is_gone
 from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, low_of, segment_of
 from holdfast.connectors.files.source.index import TimeIndex
 from holdfast.connectors.files.source.listing import NOT_THERE, named
@@ -372,6 +372,15 @@ def segments_there(spec: FilesSelection, workspace: str) -> list[str]:
         names = (*log.names, *(file.name for file in looked.new_files(log.names)))
         found = {segment_of(spec.division, name) for name in names}
     return sorted(segment for segment in found if segment in spec.reads)
+
+
+def gone_between(spec: FilesSelection, workspace: str, start: SourcePositions, end: SourcePositions) -> str:
+    """Return which files between two positions are not there as they were taken; empty where all of them are."""
+    where = discovery.settled(spec.where)
+    log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
+    follows = Discovery(where, spec.min_age_us, follow_links=spec.follow_links).follows_links
+    wanted = BlockIndex(log.blocks, spec.division, spec.reads).between(start, end)
+    return what_is_gone(log.blocks, wanted, lambda block: part_of(spec, where, block, follows_links=follows))
 
 
 def ends_there(spec: FilesSelection, workspace: str) -> dict[str, int]:

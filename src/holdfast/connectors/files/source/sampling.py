@@ -1,18 +1,25 @@
-"""Some rows of the newest file of a source, for a look before a start: reads only."""
+"""Some rows of the newest file of a source, and their drift, for a look before a start: reads only."""
 
 from __future__ import annotations
 
 import os
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from holdfast.connectors.files.source import discovery
 from holdfast.connectors.files.source.discovery import Discovery
 from holdfast.connectors.files.source.layout import Cutter
 from holdfast.connectors.files.source.selection import FilesSelection
-from holdfast.connectors.formats.access import UTF_8, FilePart
+from holdfast.connectors.formats.access import UTF_8, FilePart, Undecodable
+from holdfast.connectors.formats.json_lines import JsonParser
+from holdfast.connectors.reading.drift import declared_columns, drift_of
+from holdfast.ports import SourceDrift
 
 _READ = 1 << 20
 """Bytes of the file that are looked at."""
+
+_ROWS_MAX = 1000
 
 
 class FileSample(NamedTuple):
@@ -48,3 +55,29 @@ def newest_lines(spec: FilesSelection) -> FileSample | None:
     if len(data) >= _READ:
         data = data[: data.rfind(b"\n", 0, _READ) + 1]
     return FileSample(newest.name, data)
+
+
+def drift_of_files(spec: FilesSelection, name: str) -> SourceDrift | None:
+    """Return what the first rows of the newest file have otherwise than the schema; None where there is no such file.
+
+    Raises
+    ------
+    HoldfastError
+        If files cannot be listed or read.
+    """
+    if spec.layout.format != "json":
+        return None
+    try:
+        sample = newest_lines(spec)
+    except (Undecodable, OSError) as error:
+        return SourceDrift(name, problem=str(error))
+    if sample is None:
+        return None
+    declared = declared_columns(spec.schema, spec.layout.on_new)
+    schema = pa.schema([column for column in declared if column.name not in spec.partition_by])
+    records = JsonParser(schema, spec.layout.encoding).records(sample.data)
+    places = list(zip(records.starts.tolist(), records.ends.tolist(), strict=True))[:_ROWS_MAX]
+    lines = [sample.data[start:end] for start, end in places]
+    problems = {at: why for at, why in records.problems.items() if at < len(lines)}
+    of = SourceDrift(name, sample.name, on_new=spec.layout.on_new, rejects=spec.rejects)
+    return drift_of(of, lines, schema, problems)

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 
 from holdfast.connectors.files.source import discovery
-from holdfast.connectors.files.source.discovery import Discovery, what_is_gone
 from holdfast.connectors.files.source.division import SEGMENT, BlockIndex, FileDivision, segment_of
 from holdfast.connectors.files.source.layout import RECORD_SIZE, Layout
 from holdfast.connectors.files.source.log import Block, FileLog, check_log, log_end, log_explanations, restore_log
 from holdfast.connectors.files.source.numbering import places_of
-from holdfast.connectors.files.source.planner import FilePlanner, ends_there, grouped, part_of, segments_there
+from holdfast.connectors.files.source.planner import FilePlanner, ends_there, gone_between, grouped, segments_there
 from holdfast.connectors.files.source.reading import PartsBetween, read_parts, read_parts_numbered
+from holdfast.connectors.files.source.sampling import drift_of_files
 from holdfast.connectors.files.source.selection import FilesSelection
 from holdfast.connectors.formats import csv_lines, json_lines, json_new_columns
 from holdfast.connectors.formats.access import UTF_8, FilePart, encoding_of
@@ -32,7 +32,7 @@ from holdfast.connectors.reading.identified import KnownPlace, Numbered
 from holdfast.connectors.reading.partitioned import own_bounds
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.limits import ReadLimit
-from holdfast.ports import Explanation, Span
+from holdfast.ports import Explanation, SourceDrift, Span
 from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.store import sealed
 from holdfast.types import units
@@ -122,14 +122,7 @@ class FilesSourceSpec(FilesSelection):
         if wanted > known:
             log = os.path.join(workspace, "log")
             return f"its log of what was read, {log!r}, ends at {known}, and {wanted} is wanted."
-        return "" if until is None else self._what_is_gone(workspace, positions, until)
-
-    def _what_is_gone(self, workspace: str, start: SourcePositions, end: SourcePositions) -> str:
-        where = discovery.settled(self.where)
-        log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
-        follows = Discovery(where, self.min_age_us, follow_links=self.follow_links).follows_links
-        wanted = BlockIndex(log.blocks, self.division, self.reads).between(start, end)
-        return what_is_gone(log.blocks, wanted, lambda block: part_of(self, where, block, follows_links=follows))
+        return "" if until is None else gone_between(self, workspace, positions, until)
 
     def reached(self, name: str, workspace: str) -> SourcePositions:
         """Return the end of the log: the file that a position names is in it before the source returns the position.
@@ -152,6 +145,10 @@ class FilesSourceSpec(FilesSelection):
         log = FileLog(os.path.join(workspace, "log"), is_read_only=True)
         ordinals = BlockIndex(log.blocks, self.division, self.reads).between({}, until)
         return places_of(log.blocks, ordinals, self.layout, partial(segment_of, self.division))
+
+    def drift(self, name: str) -> SourceDrift | None:
+        """Return what the newest file has otherwise than the schema: of JSON."""
+        return drift_of_files(self, name)
 
     def explanations(self, name: str, workspace: str, after: int) -> list[Explanation]:
         """Return what the log is of, and its increments."""

@@ -7,7 +7,7 @@ messages.  A payload that is no such value, and the null payload of a tombstone,
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ from holdfast.connectors.kafka.avro_reading import AvroDecoder, NotForColumns
 from holdfast.connectors.kafka.avro_registry import MAGIC, PREFIX_BYTES, Schemas
 from holdfast.connectors.kafka.source.payloads import EMPTY, TOMBSTONE, one_batch
 from holdfast.errors import BadRow
+
+MISFIT = " does not fit the columns: "
+"""Of the reasons of bad rows those with this name fields and types, and no values."""
 
 _NO_ID = "it does not begin with the id of a schema"
 _SHOWN_BYTES = 40
@@ -48,16 +51,7 @@ class AvroReader:
         Unavailable
             If the registry does not answer.
         """
-        reasons, groups = _group(payloads)
-        good: list[int] = []
-        batches: list[pa.RecordBatch] = []
-        for number, members in groups.items():
-            columns, problems = self._columns(number, [payloads[at] or b"" for at in members])
-            reasons.update((members[at], reason) for at, reason in problems.items())
-            if len(problems) < len(members):
-                good += [at for at in members if at not in reasons] if problems else members
-                batches.append(pa.RecordBatch.from_arrays(columns, schema=_nullable(self._wanted)))
-        in_order = _order(batches, good)
+        in_order, reasons = self._sifted(payloads)
         if not reasons:
             return one_batch(list(rows.good(in_order)), rows)
         if not rows.rejects:
@@ -69,6 +63,29 @@ class AvroReader:
 
         contents = [base64.b64encode(payload or b"") for payload in payloads]
         return one_batch(list(mixed(contents, places, in_order, reasons, rows)), rows)
+
+    def reasons(self, payloads: Sequence[bytes | None]) -> dict[int, str]:
+        """Return why some payloads are bad rows, by index; errors as of :meth:`rows`."""
+        return self._sifted(payloads)[1]
+
+    def fields(self, payload: bytes | None) -> Mapping[str, pa.DataType | None]:
+        """Return what the schema of a good payload has: name -> type, None where Arrow has none."""
+        number = _number(payload)
+        decoder = "" if number is None else self._decoder(number)
+        return {} if isinstance(decoder, str) else decoder.fields
+
+    def _sifted(self, payloads: Sequence[bytes | None]) -> tuple[list[pa.RecordBatch], dict[int, str]]:
+        """Return the rows of the good ones, in order, and why the others are bad, by index."""
+        reasons, groups = _group(payloads)
+        good: list[int] = []
+        batches: list[pa.RecordBatch] = []
+        for number, members in groups.items():
+            columns, problems = self._columns(number, [payloads[at] or b"" for at in members])
+            reasons.update((members[at], reason) for at, reason in problems.items())
+            if len(problems) < len(members):
+                good += [at for at in members if at not in reasons] if problems else members
+                batches.append(pa.RecordBatch.from_arrays(columns, schema=_nullable(self._wanted)))
+        return _order(batches, good), reasons
 
     def _columns(self, number: int, payloads: Sequence[bytes]) -> tuple[list[pa.Array], dict[int, str]]:
         """Return the columns of the good ones of some payloads of one schema, and why the others are bad."""
@@ -91,7 +108,7 @@ class AvroReader:
             try:
                 self._decoders[number] = AvroDecoder(schema, self._wanted)
             except NotForColumns as error:
-                self._decoders[number] = f"its schema {number} does not fit the columns: {error}"
+                self._decoders[number] = f"its schema {number}{MISFIT}{error}"
         return self._decoders[number]
 
 

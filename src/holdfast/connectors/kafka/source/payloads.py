@@ -66,7 +66,7 @@ def _apart(
 ) -> Iterator[pa.RecordBatch]:
     sieve = Sieve(parser)
     for begin in range(0, len(payloads), PARSED_TOGETHER):
-        contents, problems = _contents(payloads[begin : begin + PARSED_TOGETHER])
+        contents, problems = as_lines(payloads[begin : begin + PARSED_TOGETHER])
         batches, reasons = sieve.sifted(contents, problems)
 
         def places(some: Offsets, begin: int = begin) -> pa.Array:
@@ -83,7 +83,7 @@ def _apart(
             yield from mixed(contents, places, batches, reasons, rows)
 
 
-def _contents(payloads: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, str]]:
+def as_lines(payloads: Sequence[bytes | None]) -> tuple[list[bytes], dict[int, str]]:
     """Return payloads as one line each, and what is wrong with those that are no line of an object."""
     contents, problems = [], {}
     for at, payload in enumerate(payloads):

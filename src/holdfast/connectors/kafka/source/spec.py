@@ -23,7 +23,7 @@ from holdfast.connectors.reading.rounds import SourceInRounds
 from holdfast.connectors.reading.rounds_log import RoundsLog, own_positions
 from holdfast.connectors.reading.rounds_log import obstacle as rounds_obstacle
 from holdfast.errors import InvalidPipeline
-from holdfast.ports import Explanation, Source
+from holdfast.ports import Explanation, Source, SourceDrift
 from holdfast.positions import SegmentSet, SourcePositions
 from holdfast.state.keyed import duration_ticks
 from holdfast.types import units
@@ -187,6 +187,12 @@ class KafkaSourceSpec(KafkaReading):
             committed=is_committed,
         )
         return tuple(each for each in found if each.segment in self.reads)
+
+    def drift(self, name: str) -> SourceDrift | None:
+        """Return what the newest messages have otherwise than the schema; the cluster is asked."""
+        with libraries_for(f"source {name!r}"):
+            from holdfast.connectors.kafka.source.sampling import drift_of_topics
+        return drift_of_topics(self, name)
 
     def follower(self, name: str) -> GroupFollower | None:
         """Return who tells the group, if one is named."""
