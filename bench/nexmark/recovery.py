@@ -26,7 +26,7 @@ from bench.nexmark.events import Events
 from bench.nexmark.expected import database
 from bench.nexmark.files import FileTables, write_events
 from bench.nexmark.published import RECOVERY, Figures
-from bench.nexmark.running import run
+from bench.nexmark.running import pipeline_of, run
 from bench.sides import WORK
 
 SPAN_S = 60
@@ -36,9 +36,13 @@ PAUSE_S = 0.05
 
 def side_life(query: str, inputs: str, out: str) -> dict[str, Any]:
     """Run a query to its end, or go on with it."""
+    from holdfast.config import Settings
+    from holdfast.spark.launch.early import rows_in_jvm
     from holdfast.spark.launch.session import create_session
 
-    run(query, FileTables(Path(inputs)), Path(out), create_session("local[2]", "3g"))
+    tables, directory = FileTables(Path(inputs)), Path(out)
+    rows = rows_in_jvm(pipeline_of(query, tables, directory / "result"), Settings())
+    run(query, tables, directory, create_session("local[2]", "3g", rows=rows))
     return {}
 
 

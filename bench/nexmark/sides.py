@@ -6,9 +6,8 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from bench.lives import Watch
+from bench.nexmark.counting import count_rows
 from bench.nexmark.events import SCHEMAS
 from bench.nexmark.expected import side_table
 from bench.nexmark.files import FileTables, ddl
@@ -27,21 +26,26 @@ def queries_of(sink: str) -> list[str]:
 def side_holdfast(query: str, inputs: str, out: str, sink: str, dsn: str) -> dict[str, Any]:
     """Measure Holdfast."""
     import holdfast as hf
+    from holdfast.config import Settings
+    from holdfast.spark.launch.early import rows_in_jvm
     from holdfast.spark.launch.session import create_session
 
-    session = create_session("local[2]", "3g")
-
-    def run(size: str) -> None:
+    def pipeline(size: str) -> hf.Pipeline:
         target = Path(out) / size
         target.mkdir(parents=True)
         rows = module_of(query).result(FileTables(Path(inputs) / size))
-        graph = hf.Pipeline(f"{query}_{size}", to_sink(sink, query, rows, target, dsn, size))
-        where = str(target / "checkpoint")
+        return hf.Pipeline(f"{query}_{size}", to_sink(sink, query, rows, target, dsn, size))
+
+    warm, large = pipeline("warm"), pipeline("large")
+    session = create_session("local[2]", "3g", rows=rows_in_jvm(warm, Settings()))  # as a start of it chooses
+
+    def run(graph: hf.Pipeline, size: str) -> None:
+        where = str(Path(out) / size / "checkpoint")
         graph.start(checkpoint=where, trigger=hf.available_now(), session=session).wait()
 
-    run("warm")
+    run(warm, "warm")
     with Watch() as watch:
-        run("large")
+        run(large, "large")
     return {**watch.figures(), "rows": _rows_of(sink, Path(out) / "large", dsn)}
 
 
@@ -53,16 +57,12 @@ def to_sink(sink: str, query: str, rows: Any, target: Path, dsn: str, size: str)
     if sink == DISCARD:
         if delete:  # a change counts, whatever it changes
             rows = rows | hf.select(f"* except ({delete})", f"{delete} AS was_{delete}", name="changes")
-        counted = rows | hf.map_batches(_count, "counted BIGINT", name="counted_rows")
+        counted = rows | hf.map_batches(count_rows, "counted BIGINT", name="counted_rows")
         return counted | hf.write.sqlite(target / "out.db", table="counts", name="counts")
     if sink == FILES:
         return rows | hf.write.files(str(target / "out"), format="parquet", name="result")
     mode = {"mode": "upsert", "key": key, "delete": delete} if key else {}
     return rows | hf.write.postgres(dsn, table=size, name="result", **mode)
-
-
-def _count(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"counted": [rows.num_rows]})
 
 
 def _rows_of(sink: str, target: Path, dsn: str) -> int:

@@ -43,7 +43,7 @@ class NexmarkSpec:
     max_events_per_epoch : int, optional
         Limit of one epoch, in events of the sequence.
     columns : collection of str, optional
-        Those that are made; None: all.
+        Those that are made, the others are null; None: all.
     """
 
     table: str
@@ -59,12 +59,11 @@ class NexmarkSpec:
     @property
     def schema(self) -> pa.Schema:
         """Its columns."""
-        whole = SCHEMAS[self.table]
-        return whole if self.columns is None else pa.schema([each for each in whole if each.name in self.columns])
+        return SCHEMAS[self.table]
 
     def narrowed(self, columns: Collection[str]) -> NexmarkSpec:
-        """Return the table with some of its columns: the others are not made."""
-        return replace(self, columns=frozenset(columns))
+        """Return the table with nulls in columns that nothing uses: they are not made."""
+        return replace(self, columns=frozenset(columns).union(("dateTime",)))
 
     def arguments(self) -> Mapping[str, Any]:
         """Arguments for display and fingerprint."""
@@ -147,7 +146,8 @@ class NexmarkSource:
         begin, end = span.value
         for low in range(begin, end, _BATCH_EVENTS):
             high = min(end, low + _BATCH_EVENTS)
-            yield self.spec.events.make(self.spec.table, low, high, self.spec.columns)
+            made = self.spec.events.make(self.spec.table, low, high, self.spec.columns)
+            yield made if self.spec.columns is None else completed(made, self.spec.schema)
 
     def committed(self, end: SourcePositions) -> None:
         """Do nothing: nothing is kept."""
@@ -157,6 +157,13 @@ class NexmarkSource:
 
     def _size(self, events: int) -> int:
         return self._rows(events) * _ROW_SIZES[self.spec.table]
+
+
+def completed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows with all columns of a schema; those that they lack are null."""
+    there = set(rows.schema.names)
+    columns = [rows.column(of.name) if of.name in there else pa.nulls(rows.num_rows, of.type) for of in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def nexmark(table: str, events: Events, count: int, *, max_events_per_epoch: int | None = None) -> Stream:

@@ -46,7 +46,7 @@ from holdfast.plan.stages import (
     Subplan,
     require_one_way,
 )
-from holdfast.ports import ClockDriven
+from holdfast.ports import ClockDriven, SelectiveSpec
 from holdfast.state import checks
 from holdfast.state.step import Promising, Selective
 
@@ -243,7 +243,6 @@ class _Cutting:
         self._line = line_of(pipeline.nodes, needs_spark)
         self._depth = self._line.depth
         self._levels = self._line.levels
-        self._schema: dict[Node, pa.Schema] = {}
         self._ends = [self._ends_of(stage) for stage in range(self._levels + 1)]
         self._numbers = {way: number for number, (way, _) in enumerate(end for ends in self._ends for end in ends)}
         """What rows are needed for -> target."""
@@ -358,12 +357,23 @@ class _Cutting:
             raise _NotInArrow(node)
         self._seen |= builder.unchanged
         self.in_arrow.update(nodes if stage else ())
-        numbers = tuple(builder.number_of(before) for _, before in ends)
+        numbers = tuple(self._input_step(builder, way, builder.number_of(before)) for way, before in ends)
         schemas = tuple(builder.steps[number].schema for number in numbers)
         self._note(ends, schemas)
         routes = Routes(tuple(str(self._numbers[way]) for way, _ in ends), schemas)
         program = Program(heads, tuple(builder.steps), numbers, routes, has_user_code(nodes))
         return Stage(program, relays, hosted, subplan)
+
+    def _input_step(self, builder: Builder, way: _Way, number: int) -> int:
+        """Return the step of what is taken of some rows: of an operator's input not the columns that it has no use for.
+
+        They would be packed, moved and unpacked for nothing; and a source need not read them (:meth:`Program.reads`).
+        """
+        to = way.to
+        if isinstance(to, SinkNode) or way.ordinal < 0 or not offers(to.spec, SelectiveSpec):
+            return number
+        columns = to.spec.reads(self._outputs_read(to))
+        return number if columns is None else builder.project(number, columns)
 
     def _through_spark(self, nodes: Sequence[Node], ends: Sequence[tuple[_Way, Node]]) -> Stage:
         own = [End(str(self._numbers[way]), before) for way, before in ends]
@@ -389,8 +399,7 @@ class _Cutting:
         return Subplan(tuple(zip(heads.values(), schemas.values(), strict=True)), routes)
 
     def _note(self, ends: Sequence[tuple[_Way, Node]], schemas: Sequence[pa.Schema]) -> None:
-        for (way, before), schema in zip(ends, schemas, strict=True):
-            self._schema[before] = schema
+        for (way, _), schema in zip(ends, schemas, strict=True):
             self._targets[self._numbers[way]] = self._target(way, schema)
 
     def _output(self, hosted: Hosted, node: Node) -> pa.Schema:
@@ -409,7 +418,7 @@ class _Cutting:
 
     def _hosted(self, node: Node) -> Hosted:
         names = node.stateful_spec.input_names
-        schemas = [self._schema[before] for before in node.inputs]
+        schemas = [self._targets[self._numbers[_Way(node, ordinal)]].schema for ordinal in range(len(names))]
         with _at(node.kind, node.name, node.origin):
             step = node.stateful_spec.step(dict(zip(names, schemas, strict=True)))
             if offers(step, Selective):

@@ -221,8 +221,10 @@ class Compute:
     schema: pa.Schema
 
     def reads(self, wanted: frozenset[str]) -> frozenset[str]:
-        """Return the columns that it uses: all are computed, wanted or not."""
-        return frozenset[str]().union(*(item.reads for item in self.items))
+        """Return the columns that it uses: all are computed, wanted or not; what is passed on is used where it is."""
+        named = zip(self.schema.names, self.items, strict=True)
+        used = (item.reads for name, item in named if item.reference is None or name in wanted)
+        return frozenset[str]().union(*used)
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
@@ -265,6 +267,21 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Project:
+    """The rows with some of their columns."""
+
+    schema: pa.Schema
+
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns that it uses, of which some are wanted."""
+        return frozenset(self.schema.names)
+
+    def apply(self, inputs: Sequence[Batches]) -> Made:
+        """Return the step's output."""
+        return Made([batch.select(self.schema.names) for batch in inputs[0]], _rows(*inputs))
+
+
+@dataclass(frozen=True)
 class Chain:
     """Several operations, each on what the one before it gave."""
 
@@ -287,6 +304,10 @@ class Between:
     column: str
     start_us: int | None
     end_us: int | None
+
+    def reads(self, wanted: frozenset[str]) -> frozenset[str]:
+        """Return the columns that it uses, of which some are wanted."""
+        return wanted | {self.column}
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from holdfast.plan.program import (
     Pass,
     Program,
     ProgramStep,
+    Project,
     Unite,
     Verify,
     WithoutRejects,
@@ -162,6 +163,12 @@ class Builder:
     def number_of(self, node: Node) -> int:
         """Return the step of a node's output."""
         return self._numbers[node]
+
+    def project(self, number: int, columns: Collection[str]) -> int:
+        """Add a step that takes some columns of another one's rows, named without regard to case; return it."""
+        of, wanted = self.steps[number].schema, {name.lower() for name in columns}
+        schema = pa.schema([field for field in of if field.name.lower() in wanted])
+        return number if schema.equals(of) else self._step(Project(schema), (number,), schema)
 
     def add(self, node: Node) -> bool:
         """Add a node's step; False where its operator needs Spark's plan."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from holdfast.ports.environment import Clock, Store
 from holdfast.ports.lease import Lease, LeasedSpec, LeasePlace, SeenLease
-from holdfast.ports.operators import ClockDriven, StatefulSpec
+from holdfast.ports.operators import ClockDriven, SelectiveSpec, StatefulSpec
 from holdfast.ports.sinks import (
     Bindable,
     Comparable,
@@ -80,8 +80,8 @@ __all__ = [
     "NarrowedSpec", "OpenTransaction", "Outcome", "OverlappingSpec", "Part", "PartitionedSpec", "PreparedSpec",
     "Publication",
     "PublishedEpoch", "RecordedStartSpec", "Refused", "Rejecting", "Repair", "Reset", "ResettableSpec", "Rewindable",
-    "RewindableSpec", "RunIdentity", "SampledSpec", "SeekableSpec", "SeenLease", "SegmentLag", "SharedTable",
-    "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceDrift", "SourceSpec", "Span", "Staged",
-    "StatefulSpec", "Store", "Task",
+    "RewindableSpec", "RunIdentity", "SampledSpec", "SeekableSpec", "SeenLease", "SegmentLag", "SelectiveSpec",
+    "SharedTable", "SideRows", "Sink", "SinkLedger", "SinkSpec", "Source", "SourceDrift", "SourceSpec", "Span",
+    "Staged", "StatefulSpec", "Store", "Task",
     "Transactional", "Volatile", "WaitingReaders", "Withdrawal", "Writer", "WriterFactory",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -29,6 +29,17 @@ class StatefulSpec(Protocol):
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> Step:
         """Return the step for inputs of these schemas; raise InvalidPipeline where a column is missing or unfit."""
+
+
+@optional(StatefulSpec)
+class SelectiveSpec(Protocol):
+    """What the declaration of a stateful operator may say beyond :class:`StatefulSpec`: that it uses some columns."""
+
+    def reads(self, outputs: Collection[str]) -> Collection[str] | None:
+        """Return the columns of its inputs that its step needs to give ``rows`` and these side outputs; None: all.
+
+        Where an input has only these, the step has the same state and gives the same.
+        """
 
 
 @optional(StatefulSpec)

@@ -157,7 +157,8 @@ class NarrowedSpec(Protocol):
     def narrowed(self, columns: Collection[str]) -> SourceSpec:
         """Return the declaration of the same source whose rows are asked only for these columns.
 
-        Its schema is the same; the other columns may hold nulls.
+        Its schema is the same; the other columns may hold nulls where they may be null.  Positions, and which rows
+        there are, do not depend on it.
         """
 
 

@@ -34,7 +34,7 @@ from holdfast.checkpoint.spark_log import MARKS, SIGNATURE, has_more, plain
 from holdfast.checkpoint.targets import read_targets
 from holdfast.connectors.reading.bounds import MarkedSource, schema_of_rows
 from holdfast.connectors.reading.until import has_passed
-from holdfast.connectors.reading.wrapped import innermost
+from holdfast.connectors.reading.wrapped import innermost, of_columns
 from holdfast.errors import Corrupt, crossing
 from holdfast.plan.chunks import SCHEMA
 from holdfast.plan.operation import due_file, hold_file, is_due, is_held, limit_file, read_limit
@@ -50,6 +50,9 @@ from holdfast.steer.holding import SourceHolding
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
+
+    from holdfast.plan.levels.packing import Packing
+    from holdfast.plan.levels.taps import Taps
 
 _Prefetching: Any = private.prefetching_reader() or DataSourceStreamReader
 _AvailableNow: Any = private.available_now() or object
@@ -98,6 +101,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         self.bounded = False
         self.simple_reader = self  # read by Spark where it asks the wrapper's inner reader for AvailableNow
         self._source: Source | None = None
+        self._narrowed: Source | None = None
         self._seek: list[SourcePositions] | None = None
         self._is_placed = not running().names_sources
         self._reached: dict[str, Any] | None = None
@@ -105,7 +109,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         self.holding = SourceHolding(reading.stop_file, reading.name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None, "simple_reader": None}
+        return {**self.__dict__, "_source": None, "_narrowed": None, "simple_reader": None}
 
     @property
     def source(self) -> Source:
@@ -278,8 +282,8 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
             assert packing is not None
             yield from packing.controls(partition.ordinal, partition.ended)
         elif packing is not None:
-            read = packing.read(readable(self.source, partition.span), partition.span)
-            for chunks in packing.rows(partition.ordinal, read, taps=taps_here(self.reading.stop_file)):
+            taps = taps_here(self.reading.stop_file)
+            for chunks in self._chunks(packing, partition.ordinal, partition.span, taps):
                 yield self._fitted(chunks)
         else:
             for batch in self._given(readable(self.source, partition.span), partition.span):
@@ -289,12 +293,21 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         spans = list(self.source.spans(start["positions"], end["positions"], parallelism=1))
         packing, taps = self.reading.packing, taps_here(self.reading.stop_file)
         for ordinal, span in enumerate(spans):
-            read = self._given(self.source, span) if packing is None else packing.read(self.source, span)
-            for batch in read if packing is None else packing.rows(ordinal, read, taps=taps):
+            read = self._given(self.source, span) if packing is None else self._chunks(packing, ordinal, span, taps)
+            for batch in read:
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
             for batch in packing.controls(len(spans), self._ended(start, end)):
                 yield self._fitted(batch)
+
+    def _chunks(self, packing: Packing, ordinal: int, span: Span, taps: Taps) -> Iterator[pa.RecordBatch]:
+        """Yield the chunks of a span: of the columns that are used, unless somebody wants to see rows as they are."""
+        reading, program = self.reading, packing.program
+        if self._narrowed is None and program is not None:
+            spec = of_columns(reading.spec, program.reads(reading.name))
+            self._narrowed = spec.open(reading.name, reading.workspace)
+        source = self.source if taps.are_wanted or self._narrowed is None else self._narrowed
+        return packing.rows(ordinal, packing.read(readable(source, span), span), taps=taps)
 
     def _given(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span as Spark's plan takes them."""

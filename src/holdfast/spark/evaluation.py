@@ -13,15 +13,15 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.capabilities import offers
 from holdfast.checkpoint import spark_log
+from holdfast.connectors.reading.wrapped import of_columns
 from holdfast.errors import crossing
 from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
 from holdfast.plan.levels.taps import NO_WISH, Taps, Wish
 from holdfast.plan.program import Program
 from holdfast.plan.routes import Routes
-from holdfast.ports import Carried, NarrowedSpec, Part, Source, SourceSpec, Span
+from holdfast.ports import Carried, Part, Source, SourceSpec, Span
 from holdfast.positions import Positions, SourcePositions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
 from holdfast.spark.failure import is_too_large
@@ -157,15 +157,30 @@ class PlanTask:
 
 @dataclass(frozen=True)
 class Reader:
-    """How any process opens a source to read spans of it.  Picklable."""
+    """How any process opens a source to read spans of it.  Picklable.
+
+    Parameters
+    ----------
+    spec : SourceSpec
+        The declaration.
+    name, workspace : str
+        The node's name and its directory below the checkpoint.
+    used : frozenset of str, optional
+        The columns that the pipeline uses; None: all, or nobody knows.
+    """
 
     spec: SourceSpec
     name: str
     workspace: str
+    used: frozenset[str] | None = None
 
     def open(self) -> Source:
         """Open the source in this process."""
         return self.spec.open(self.name, self.workspace)
+
+    def for_rows(self, wish: Wish) -> Reader:
+        """Return how it is opened where its rows go to the pipeline alone: nobody wants to see any as they are."""
+        return self if self.used is None or wish else replace(self, spec=of_columns(self.spec, self.used))
 
 
 class SourcesHere:
@@ -185,14 +200,22 @@ class SourcesHere:
         self._readers = readers
         self._masks = masks
         self._retired = retired
-        self._sources: dict[tuple[str, int], Source] = {}
+        self._sources: dict[tuple[str, int, bool], Source] = {}
 
-    def source(self, name: str, thread: int = 0) -> Source:
-        """Return a source, with what is left out of it; each thread that reads it has one of its own."""
-        if (name, thread) not in self._sources:
-            opened = self._readers[name].open()
-            self._sources[name, thread] = lettered(opened, self._masks.get(name, NOTHING))
-        return self._sources[name, thread]
+    def source(self, name: str, thread: int = 0, *, wish: Wish | None = None) -> Source:
+        """Return a source, with what is left out of it; each thread that reads it has one of its own.
+
+        Parameters
+        ----------
+        wish : mapping of str to int, optional
+            Which rows somebody wants to see, for who reads rows for the pipeline; None: it is for planning.
+        """
+        is_whole = wish is None or bool(wish)
+        if (name, thread, is_whole) not in self._sources:
+            reader = self._readers[name]
+            opened = (reader if wish is None else reader.for_rows(wish)).open()
+            self._sources[name, thread, is_whole] = lettered(opened, self._masks.get(name, NOTHING))
+        return self._sources[name, thread, is_whole]
 
     def span(self, name: str, start: Positions, end: Positions) -> tuple[SourcePositions, SourcePositions]:
         """Return from where to where a source is read."""
@@ -234,7 +257,7 @@ class ProgramHere:
         read = (
             (name, batch)
             for name, span in self.sources.spans(start, end, 1)
-            for batch in counts.laps.during(name, self.sources.source(name).read(span))
+            for batch in counts.laps.during(name, self.sources.source(name, wish=wish).read(span))
         )
         tables = self.program.tables(read, sinks, counts)
         return tables, replace(counts.report(), waves={HERE: counts.laps.take()})
@@ -294,18 +317,10 @@ class ColumnarEvaluation:
         spans = list(self._sources.spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
-        task = SpanTask(staging, self._program, self._narrowed(), tuple(spans), timestamps_of(self._readers))
+        readers = {name: reader.for_rows(staging.wish) for name, reader in self._readers.items()}
+        task = SpanTask(staging, self._program, readers, tuple(spans), timestamps_of(self._readers))
         numbers = self._session.range(0, len(spans), 1, len(spans))
         return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
-
-    def _narrowed(self) -> dict[str, Reader]:
-        """Return how the sources are opened where all that is read is given to the program."""
-        return {
-            name: replace(reader, spec=reader.spec.narrowed(self._program.reads(name)))
-            if offers(reader.spec, NarrowedSpec)
-            else reader
-            for name, reader in self._readers.items()
-        }
 
 
 def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:

@@ -175,15 +175,22 @@ class PhysicalPlan:
 
     def probe(self, limit_s: float | None) -> Probe | None:
         """Return what finds rows that end a worker; None where Spark's plan evaluates all rows."""
-        program = self.program if self.stateful is None else self.stateful.stages.stages[0].program
+        program = self._first_program
         session = None if is_local(self.session) else self.session
         return None if program is None else Probe(session, program, self._readers, self.parallelism, limit_s)
 
     @property
+    def _first_program(self) -> Program | None:
+        """What takes the rows of the sources, with state: what stands before it; None where Spark's plan does."""
+        return self.program if self.stateful is None else self.stateful.stages.stages[0].program
+
+    @property
     def _readers(self) -> dict[str, Reader]:
-        reader = self.reader
+        reader, program = self.reader, self._first_program
+        used = {} if program is None else {node.name: program.reads(node.name) for node in self.pipeline.sources}
         return {
-            node.name: Reader(reader.spec(node), node.name, reader.workspace(node)) for node in self.pipeline.sources
+            node.name: Reader(reader.spec(node), node.name, reader.workspace(node), used.get(node.name))
+            for node in self.pipeline.sources
         }
 
 

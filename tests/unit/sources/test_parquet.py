@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.connectors.formats import parquet
-from holdfast.errors import BadRow
+from holdfast.connectors.formats.access import FilePart, opened
+from holdfast.errors import BadRow, Unavailable
 from holdfast.types.schema import to_arrow
 from tests.unit.sources.reading import everything, good, rejected, source_over
 
@@ -153,3 +155,27 @@ def test_a_decimal_of_a_larger_scale_is_the_same_number_or_misfits(tmp_path: Pat
         directory = given(tmp_path / str(one), pa.table({"v": pa.array([form(one)], held.type)}))
         with pytest.raises(BadRow, match=r"does not fit in decimal128\(38, 18\)"):
             read_from(tmp_path / str(one), directory, declared)
+
+
+def test_arrow_reads_a_local_file_into_memory_of_its_own(tmp_path: Path) -> None:
+    """Objects of Python's, a column each, would be new memory in every file (design/0062)."""
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    with opened(FilePart(str(path), 10, 0, -1)) as file, pa.PythonFile(file) as arrow:
+        before = pa.total_allocated_bytes()
+        held = arrow.read_buffer(4)
+        assert held.to_pybytes() == b"0123"
+        assert pa.total_allocated_bytes() > before
+        assert arrow.read_buffer(100).to_pybytes() == b"456789", "there is no more"
+        assert arrow.read_buffer(1).to_pybytes() == b""
+
+
+def test_a_local_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    file: Any
+    with opened(FilePart(str(path), 10, 0, -1)) as file:
+        os.close(file.fileno())
+        with pytest.raises(Unavailable, match=str(path)):
+            file.read_buffer(4)
+        os.open(path, os.O_RDONLY)  # the number is free again, and is closed behind this block

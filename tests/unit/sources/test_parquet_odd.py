@@ -155,10 +155,10 @@ def test_a_disk_that_fails_while_arrow_reads_is_tried_again_and_the_file_is_not_
     source = source_of(tmp_path, file_of("a"), "a BIGINT", on_bad_row="reject")
     end = source.latest(source.initial(), bounded=False)
 
-    def read(self: Any, size: int = -1) -> bytes:
+    def read(self: Any, size: int) -> pa.Buffer:
         raise access.unavailable(self._part, OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(access._LoggedFile, "read", read)
+    monkeypatch.setattr(access._LocalFile, "read_buffer", read)
     (span,) = source.spans(source.initial(), end, parallelism=1)
     with pytest.raises(Unavailable, match="Input/output error"):
         list(source.read(span))

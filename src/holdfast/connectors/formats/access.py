@@ -75,6 +75,11 @@ class FilePart(NamedTuple):
         return shown(self.path)
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is of this machine's file system, and fsspec is not asked."""
+        return "://" not in self.path
+
+    @property
     def is_compressed(self) -> bool:
         """Whether the file's name says that it is compressed as a whole."""
         return compression(self.path) is not None
@@ -186,7 +191,7 @@ def opened(part: FilePart) -> Iterator[BinaryIO]:
     with ExitStack() as stack:
         with _explain(part):
             file = stack.enter_context(_open(part))
-        yield cast(BinaryIO, _LoggedFile(part, file))
+        yield cast(BinaryIO, (_LocalFile if part.is_local else _LoggedFile)(part, file))
 
 
 @contextmanager
@@ -227,7 +232,7 @@ def unavailable(part: FilePart, error: Exception) -> Unavailable:
 
 @contextmanager
 def _open(part: FilePart) -> Iterator[Any]:
-    if "://" not in part.path:
+    if part.is_local:
         with open(part.path, "rb", buffering=0, opener=None if part.has_links else _without_link) as raw:
             status = os.fstat(raw.fileno())
             check(part, status.st_size, of_status(status))
@@ -263,6 +268,20 @@ class _LoggedFile:
             while len(data) < size and (more := self._raw.read(size - len(data))):
                 data += more
             return bytes(data)
+
+
+class _LocalFile(_LoggedFile):
+    """A local file, which Arrow reads into memory of its own: objects of Python's are new to the process each time."""
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        with _explain(self._part):
+            buffer = pa.allocate_buffer(size, resizable=True)
+            count = 0
+            with memoryview(buffer) as view:
+                while count < size and (more := self._raw.readinto(view[count:])):
+                    count += more
+            buffer.resize(count)
+            return buffer
 
 
 def _without_link(path: str, flags: int) -> int:

@@ -391,12 +391,14 @@ class RefusedRecord:
 class RowRules:
     """The result of rows: the schema that the source yields, and whether bad rows are rejected or fatal.
 
-    ``schema_file`` is the file that gets the columns that the schema lacks; empty where none does.
+    ``schema_file`` is the file that gets the columns that the schema lacks; empty where none does.  ``unread`` has
+    columns of Parquet that nothing uses: they hold nulls.
     """
 
     schema: pa.Schema
     rejects: bool
     schema_file: str = ""
+    unread: frozenset[str] = frozenset()
 
     @property
     def read_schema(self) -> pa.Schema:

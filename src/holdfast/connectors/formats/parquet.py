@@ -80,9 +80,9 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
     """
     try:
         if not rows.rejects:
-            yield from _checked(_read(part, rows.schema), part, rows, longest)
+            yield from _checked(_read(part, rows), part, rows, longest)
             return
-        batches = _verify(part, rows.schema)
+        batches = _verify(part, rows)
     except _UNREADABLE as error:
         if not is_of_data(error):
             raise unavailable(part, error) from error
@@ -98,14 +98,14 @@ def read(part: FilePart, rows: RowRules, *, longest: int) -> Iterator[pa.RecordB
             "in a new one.",
             participant=part.shown,
         ) from error
-    yield from _checked(_read(part, rows.schema) if batches is None else batches, part, rows, longest)
+    yield from _checked(_read(part, rows) if batches is None else batches, part, rows, longest)
 
 
-def _verify(part: FilePart, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+def _verify(part: FilePart, rows: RowRules) -> list[pa.RecordBatch] | None:
     """Decode all of a part before any of it counts: a damaged page may be last.  None: it holds too much to keep."""
     batches: list[pa.RecordBatch] | None = []
     size = 0
-    for batch in _read(part, schema):
+    for batch in _read(part, rows):
         size += batch.nbytes
         if batches is not None and size <= _HELD:
             batches.append(batch)
@@ -154,26 +154,39 @@ def _long_row(part: FilePart, number: int, rows: RowRules, longest: int) -> pa.R
     )
 
 
-def _read(part: FilePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read(part: FilePart, rules: RowRules) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a part with all declared columns; those that nothing uses are not read, and are null."""
+    schema = rules.schema
+    used = pa.schema([field for field in schema if field.name not in rules.unread] or [schema.field(0)])
+    nulls = {field.name: pa.nulls(_BATCH_ROWS, field.type) for field in schema if field.name not in used.names}
     # Of INT96 Arrow makes nanoseconds, else, which begin in 1677 and end in 2262.
-    with opened(part) as file, pq.ParquetFile(file, coerce_int96_timestamp_unit="us") as parquet:
+    # What lies elsewhere is fetched ahead, in few requests; a local file column by column, so that little is held.
+    options = {"coerce_int96_timestamp_unit": "us", "pre_buffer": not part.is_local}
+    with opened(part) as file, pq.ParquetFile(file, **options) as parquet:
         _check_columns(parquet.schema_arrow, schema)
         groups, skipped = _groups(parquet.metadata, part)
         wanted = (parquet.metadata.num_rows if part.end < 0 else part.end) - part.start
-        check_int96(file, schema.names, groups)
+        check_int96(file, used.names, groups)
         is_hybrid = _is_hybrid(parquet.metadata.metadata or {})
-        batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=schema.names, use_threads=False)
+        batches = parquet.iter_batches(_BATCH_ROWS, row_groups=groups, columns=used.names, use_threads=False)
         for batch in batches if groups else ():
             taken = batch.slice(skipped, wanted)
             skipped = max(0, skipped - batch.num_rows)
             wanted -= taken.num_rows
             if taken.num_rows:
-                rows = _declare(taken, schema)
+                rows = _declare(taken, used)
                 if is_hybrid:
                     _check_calendar(rows)
-                yield rows
+                yield _with_nulls(rows, schema, nulls) if nulls else rows
             if wanted <= 0:
                 return
+
+
+def _with_nulls(rows: pa.RecordBatch, schema: pa.Schema, nulls: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Return rows with the columns that were not read."""
+    count = rows.num_rows
+    columns = [nulls[name].slice(0, count) if name in nulls else rows.column(name) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _groups(metadata: pq.FileMetaData, part: FilePart) -> tuple[list[int], int]:

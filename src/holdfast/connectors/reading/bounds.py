@@ -60,6 +60,10 @@ class MarkedSpec(WrappedSpec):
         """Arguments for display and fingerprint."""
         return {**self.given.arguments(), "bounds": "its own" if self.is_own else self.marker}
 
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: all where one marks bound rows, as they say for which keys these hold."""
+        return columns if self.is_own else self.given.schema.names
+
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""
         return cast("Source", MarkedSource(self.given.open(name, workspace), self.marker))

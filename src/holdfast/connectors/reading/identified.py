@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
@@ -146,6 +146,10 @@ class IdentifiedSpec(WrappedSpec):
         """Arguments for display and fingerprint."""
         time = {} if self.id_time == self.timestamp else {"row_id_timestamp": self.id_time or False}
         return {**self.given.arguments(), "row_id": self.column, **time}
+
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: that of the ids' time, too."""
+        return columns if self.id_time is None else {*columns, self.id_time}
 
     def open(self, name: str, workspace: str) -> Source:
         """Open the source."""

@@ -17,12 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.capabilities import offers
 from holdfast.connectors.reading.bounds import MarkedSpec, marks_of
 from holdfast.connectors.reading.parts import divisible, is_divided
 from holdfast.connectors.reading.wrapped import WrappedSource, WrappedSpec
 from holdfast.errors import BadRow
-from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, NarrowedSpec, Source, SourceSpec, Span
+from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, Source, SourceSpec, Span
 from holdfast.positions import SourcePositions
 from holdfast.shards.keys import HASHED, KeyTable, ShardKey
 from holdfast.types.row_ids import lanes_of_columns
@@ -52,11 +51,9 @@ class KeyedSpec(WrappedSpec):
         """Open the source."""
         return cast("Source", KeyedSource(self.given.open(name, workspace), self, name))
 
-    def narrowed(self, columns: Collection[str]) -> KeyedSpec:
-        """Return the declaration of the same source whose rows are asked only for these columns, and the key."""
-        if not offers(self.given, NarrowedSpec):
-            return self
-        return replace(self, given=self.given.narrowed({*columns, self.key.by}))
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns that are needed: the key, too."""
+        return {*columns, self.key.by}
 
 
 def hold_to_key(spec: SourceSpec, key: ShardKey | None) -> SourceSpec:

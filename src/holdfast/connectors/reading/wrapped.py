@@ -5,9 +5,9 @@ The same for their declarations, of which everything that is optional is asked b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from holdfast.ports import (
     Explanation,
     Guarantee,
     Guaranteeing,
+    NarrowedSpec,
     PartitionedSpec,
     RecordedStartSpec,
     Source,
@@ -97,6 +98,14 @@ class WrappedSpec:
         """Return where reading began."""
         return self.given.recorded_start(name, workspace) if offers(self.given, RecordedStartSpec) else {}
 
+    def narrowed(self, columns: Collection[str]) -> SourceSpec:
+        """Return the declaration of the same source whose rows are asked only for these columns."""
+        return cast("SourceSpec", replace(self, given=of_columns(self.given, self.columns_inside(columns))))
+
+    def columns_inside(self, columns: Collection[str]) -> Collection[str]:
+        """Return the columns of the source inside that are needed where some of its own are asked for."""
+        return columns
+
     def explanations(self, name: str, workspace: str, after: int) -> Sequence[Explanation]:
         """Return what is durable of what its positions mean; nothing where they mean something by themselves."""
         return self.given.explanations(name, workspace, after) if offers(self.given, ExplainedSpec) else ()
@@ -105,6 +114,11 @@ class WrappedSpec:
         """Make these durable."""
         assert offers(self.given, ExplainedSpec)
         self.given.restore(name, workspace, explanations)
+
+
+def of_columns(spec: SourceSpec, columns: Collection[str]) -> SourceSpec:
+    """Return the declaration of a source whose rows are asked only for some columns; itself where it reads all."""
+    return spec.narrowed(columns) if offers(spec, NarrowedSpec) else spec
 
 
 class WrappedSource:

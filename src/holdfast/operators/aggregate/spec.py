@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -157,6 +157,13 @@ class Aggregation:
             return None
         windows = () if self.window.kind == "total" else (START,)
         return Changes(self.delete, (*self.by, *windows, *(() if self.ranking is None else (self.ranking.rank,))))
+
+    def reads(self, outputs: Collection[str]) -> Collection[str] | None:
+        """Return the columns of keys, windows and aggregates; None where whole rows are kept, or given as late."""
+        if self.ranking is not None or outputs:
+            return None
+        of_rows = {name for name in (self.timestamp, self.retracted) if name is not None}
+        return of_rows.union(self.by, *(aggregate.reads for _, aggregate in self.aggregates))
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> AggregateStep:
         """Return the step for rows of a schema."""

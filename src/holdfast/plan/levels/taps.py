@@ -48,6 +48,11 @@ class Taps:
         self._left = dict(wish)
         self._rows: dict[str, list[dict[str, Any]]] = {}
 
+    @property
+    def are_wanted(self) -> bool:
+        """Whether any rows are."""
+        return bool(self._left)
+
     def see(self, tap: str, batches: Iterable[pa.RecordBatch]) -> None:
         """Take rows that pass a tap, where they are wanted."""
         if not self._left or tap not in self._left:

@@ -340,7 +340,7 @@ class EvaluationHere:
         def pack(thread: int) -> list[tuple[int, list[pa.RecordBatch]]]:
             laps, taps = Laps(), Taps(wish)
             laps.to(name)
-            source = self.sources.source(name, thread)
+            source = self.sources.source(name, thread, wish=wish)
             mine = [(ordinal, span) for ordinal, span in enumerate(spans) if ordinal % threads == thread]
             read = [
                 (ordinal, list(packing.rows(ordinal, packing.read(source, span), laps, taps))) for ordinal, span in mine

@@ -67,6 +67,8 @@ class Layout:
         JSON: what becomes of members that are no column: ``"ignore"``, ``"fail"``, ``"rescue"`` or ``"add"``.
     schema_file : str
         The file that gets columns for them; empty where none does.
+    unread : frozenset of str
+        Parquet: columns that nothing uses, which hold nulls.
     """
 
     format: str
@@ -77,6 +79,7 @@ class Layout:
     encoding: str = UTF_8
     on_new: OnNewColumn = "ignore"
     schema_file: str = ""
+    unread: frozenset[str] = frozenset()
 
     def is_compressed(self, name: str) -> bool:
         """Whether a file is compressed as a whole: then it is one block."""

@@ -132,7 +132,7 @@ class DirectoryGroup:
 
 
 def _by_directory(spec: FilesSelection, parts: Sequence[FilePart]) -> Iterator[DirectoryGroup]:
-    rows = RowRules(spec.schema, spec.rejects, spec.layout.schema_file)
+    rows = RowRules(spec.schema, spec.rejects, spec.layout.schema_file, spec.layout.unread)
     if not spec.partition_by:
         yield DirectoryGroup(rows, parts)
         return

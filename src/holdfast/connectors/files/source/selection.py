@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Self
 
 import pyarrow as pa
 
 from holdfast.connectors.files.source.discovery import Place
 from holdfast.connectors.files.source.division import FileDivision
 from holdfast.connectors.files.source.layout import Layout
+from holdfast.connectors.formats.convert import unless_of
 from holdfast.positions import ALL_SEGMENTS, SegmentSet
 
 
@@ -51,6 +54,17 @@ class FilesSelection:
     def group_of(self, segment: str) -> str:
         """Return the group, or the number of the part."""
         return segment.partition("/")[0] if self.parts else segment
+
+    def narrowed(self, columns: Collection[str]) -> Self:
+        """Return it with nulls where nothing reads them: of Parquet in columns that may be null.
+
+        Itself where bad rows are rejected: whether a row is good does not depend on who uses what of it.
+        """
+        if self.layout.format != "parquet" or self.rejects:
+            return self
+        used = {*columns, self.timestamp, self.marker, *self.partition_by}
+        free = (field.name for field in self.schema if field.nullable and unless_of(field) is None)
+        return replace(self, layout=replace(self.layout, unread=frozenset(free).difference(used)))
 
     def identity(self, where: Place) -> dict[str, str]:
         """Return what its log is of, and of no other files."""
