@@ -18,6 +18,8 @@ from holdfast.state.rows import rows_at
 
 _DENSE = 4
 """Up to this many possible numbers per row, a table of all of them is faster than a hash table."""
+_LARGEST = 2**62
+"""Above it a number for a whole key would not fit 64 bits."""
 _FEW = 16
 """With fewer keys than a 16th of the rows, a scan of one column leaves few rows for the other columns."""
 
@@ -53,45 +55,62 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
         return np.full(table.num_rows, -1, np.int64)
     if not on:
         return np.zeros(table.num_rows, np.int64)
-    packed = _pack(table, keys, on)
-    if packed is not None:
-        found = pc.index_in(pa.array(packed[0]), value_set=pa.array(packed[1]))  # the first of equal ones
-        return np.asarray(found.fill_null(-1)).astype(np.int64)
-    ours, theirs = _looked_up(table, keys, on[0])
-    for name in on[1:]:
-        more_ours, more_theirs = _looked_up(table, keys, name)
-        # Two codes become one; coded anew by the rows of `keys`, so that no number of columns overflows.
-        width = int(more_theirs.max()) + 1
-        both = np.where((ours < 0) | (more_ours < 0), -1, ours * width + more_ours)
-        distinct = pc.unique(pa.array(theirs * width + more_theirs))
-        theirs = _positions(pa.array(theirs * width + more_theirs), distinct)
-        ours = _positions(pa.array(both), distinct)
-    # Codes are those of first appearances; the row of each is the first that has it.
-    first = np.full(int(theirs.max()) + 1, keys.num_rows, np.int64)
-    np.minimum.at(first, theirs, np.arange(keys.num_rows, dtype=np.int64))
-    return np.where(ours < 0, np.int64(-1), first[ours])
+    if len(on) == 1 and _plain(keys.column(on[0])) is None:
+        return _positions(table.column(on[0]), keys.column(on[0]))
+    ours, theirs, size = _packed(table, keys, on)
+    if size <= _DENSE * (len(ours) + len(theirs)):
+        return _first_of(theirs, size)[ours]
+    return _positions(pa.array(ours), pa.array(theirs))
 
 
-def _pack(
+def _packed(
     table: pa.Table, keys: pa.Table, on: Sequence[str]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-    """Return one number for each row's key in both tables, equal where the keys are: whole numbers and times whose
-    ranges together fit 63 bits; None for other keys.
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """Return one number for each row's key in both tables, equal where the keys are, and above all of them the size.
+
+    Whole numbers and times count from the lowest on, which costs no hash table; values of other types are numbered as
+    they appear in ``keys``.  A row with a value that ``keys`` lacks is the last number: none of theirs.
     """
     ours = np.zeros(table.num_rows, np.int64)
     theirs = np.zeros(keys.num_rows, np.int64)
-    size = 1
+    size, absent = 1, np.zeros(table.num_rows, bool)
     for name in on:
-        mine, other = _plain(table.column(name)), _plain(keys.column(name))
-        if mine is None or other is None:
-            return None
+        mine, other, width = _numbered(table, keys, name, most=_LARGEST // size)
+        if size * width > _LARGEST:  # coded anew by the rows of `keys`, so that no number of columns overflows
+            distinct = pc.unique(pa.array(theirs))
+            ours, theirs, size = (
+                _positions(pa.array(ours), distinct),
+                _positions(pa.array(theirs), distinct),
+                len(distinct),
+            )
+            absent |= ours < 0
+        absent |= mine < 0
+        ours, theirs, size = ours * width + mine, theirs * width + other, size * width
+    return np.where(absent, size, ours), theirs, size + 1
+
+
+def _numbered(
+    table: pa.Table, keys: pa.Table, name: str, *, most: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
+    """Return a number for each value of a column in both tables, at least 0 and below the third result; -1 for values
+    of ``table`` that are certainly not in ``keys``.
+    """
+    mine, other = _plain(table.column(name)), _plain(keys.column(name))
+    if mine is not None and other is not None:
         lowest = min(int(mine.min()), int(other.min()))
         width = max(int(mine.max()), int(other.max())) - lowest + 1
-        size *= width
-        if size >= 2**63:
-            return None
-        ours, theirs = ours * width + (mine - lowest), theirs * width + (other - lowest)
-    return ours, theirs
+        if width <= most:
+            return mine - lowest, other - lowest, width
+    distinct = pc.unique(keys.column(name))
+    mine, other = _positions(table.column(name), distinct), _positions(keys.column(name), distinct)
+    return mine, other, int(other.max()) + 1
+
+
+def _first_of(values: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Return for each number below ``size`` the first place that has it, or -1."""
+    first = np.full(size, -1, np.int64)
+    first[values[::-1]] = np.arange(len(values) - 1, -1, -1)  # of repeated indices the last assignment stays
+    return first
 
 
 def _plain(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
@@ -105,11 +124,6 @@ def _plain(column: pa.ChunkedArray) -> npt.NDArray[np.int64] | None:
     if not pa.types.is_integer(kind):
         array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     return np.asarray(array).astype(np.int64, copy=False)
-
-
-def _looked_up(table: pa.Table, keys: pa.Table, name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    distinct = pc.unique(keys.column(name))
-    return _positions(table.column(name), distinct), _positions(keys.column(name), distinct)
 
 
 def _positions(column: pa.ChunkedArray | pa.Array, distinct: pa.Array) -> npt.NDArray[np.int64]:
@@ -192,11 +206,28 @@ def key_codes(table: pa.Table, on: Sequence[str]) -> npt.NDArray[np.int64]:
     """
     if not on or table.num_rows == 0:
         return np.zeros(table.num_rows, np.int64)
-    codes = _codes(table.column(on[0]))
-    for name in on[1:]:
-        more = _codes(table.column(name))
-        codes = _codes(pa.array(codes * (int(more.max()) + 1) + more))
-    return codes
+    if len(on) == 1:
+        return _codes(table.column(on[0]))
+    packed, size = np.zeros(table.num_rows, np.int64), 1
+    for name in on:
+        values, width = _offsets(table.column(name), most=_LARGEST // size)
+        if size * width > _LARGEST:
+            packed = _codes(pa.array(packed))
+            size = int(packed.max()) + 1
+        packed, size = packed * width + values, size * width
+    return _codes(pa.array(packed))
+
+
+def _offsets(column: pa.ChunkedArray, *, most: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Return a number for each value of a column, and above all of them the number of possible ones."""
+    plain = _plain(column)
+    if plain is not None:
+        lowest = int(plain.min())
+        width = int(plain.max()) - lowest + 1
+        if width <= most:
+            return plain - lowest, width
+    codes = _codes(column)
+    return codes, int(codes.max()) + 1
 
 
 def _codes(column: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:

@@ -35,6 +35,31 @@ def as_map(table: pa.Table) -> dict[tuple[object, object], object]:
     return {(row["k"], row["n"]): row["v"] for row in table.to_pylist()}
 
 
+WIDE = pa.schema([("a", pa.int64()), ("k", pa.string()), ("b", pa.int64()), ("c", pa.int64()), ("d", pa.int32())])
+LONG = st.sampled_from([0, 1, 7, 2**40, -(2**63), 2**63 - 1, None])
+WIDE_KEYS = st.tuples(LONG, st.sampled_from(["x", "y", None]), LONG, LONG, st.sampled_from([0, 1, -(2**31)]))
+
+
+@pytest.mark.slow
+@given(st.lists(WIDE_KEYS, max_size=12), st.lists(WIDE_KEYS, max_size=12), st.booleans())
+def test_keys_of_columns_that_do_not_fit_one_number_are_told_apart(ours, theirs, with_nulls):
+    ours, theirs = (
+        [key for key in given if with_nulls or None not in key] for given in (ours, [*theirs, *ours[: len(ours) // 2]])
+    )
+    table, wanted = (
+        pa.Table.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(zip(*given, strict=True), WIDE, strict=True)]
+            if given
+            else WIDE.empty_table().columns,
+            schema=WIDE,
+        )
+        for given in (ours, theirs)
+    )
+    assert index_in(table, wanted, WIDE.names).tolist() == [theirs.index(key) if key in theirs else -1 for key in ours]
+    seen: dict[object, int] = {}
+    assert key_codes(table, WIDE.names).tolist() == [seen.setdefault(key, len(seen)) for key in ours]
+
+
 @pytest.mark.slow
 @given(st.lists(KEYS, max_size=20), st.lists(KEYS, max_size=20))
 def test_a_row_is_found_by_all_its_key_columns_and_null_equals_null(ours, theirs):
