@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import joins, key_filter, tables
+from holdfast.state import joins, key_filter
+from holdfast.state.rows import rows_at
 
 Ints = npt.NDArray[np.int64]
 
@@ -107,8 +108,7 @@ def found(table: pa.Table, keys: pa.Table) -> tuple[Ints, Ints]:
     columns = table.select(keys.column_names)
     positions = key_filter.candidates(columns, keys)
     if positions is not None:
-        columns = columns.take(pa.array(positions))
-    codes, _ = coded(tables.united([keys, columns]))
-    codes = codes[keys.num_rows :]
-    rows = np.flatnonzero(codes < keys.num_rows)
+        columns = rows_at(columns, positions)
+    codes = joins.index_in(columns, keys, keys.column_names)
+    rows = np.flatnonzero(codes >= 0)
     return (rows if positions is None else positions[rows]), codes[rows]

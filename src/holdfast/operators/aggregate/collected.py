@@ -90,7 +90,7 @@ def change_of(
     picked = pa.array(owners)
     arrays = [*(array.take(picked) for array in keys), pa.array(starts[owners]), *values]
     upserts = pa.Table.from_arrays(arrays, schema=table.schema)
-    return Change(upserts, known.filter(pa.array(gone)).select(table.key))
+    return Change(upserts, known.select(table.key).filter(pa.array(gone)))
 
 
 def followed(

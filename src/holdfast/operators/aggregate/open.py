@@ -20,6 +20,7 @@ from holdfast.operators.aggregate.shared_set import SharedSet
 from holdfast.operators.aggregate.touched import Admitted, Keys
 from holdfast.operators.aggregate.weighted import ROWS, CountedValues
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
+from holdfast.state.rows import rows_at
 from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, StateTable, StepTime
 
 Flags = npt.NDArray[np.bool_]
@@ -283,17 +284,24 @@ class WindowsTable:
         self, ranked: RankedRows, values: pa.Table, rows: Admitted, windows: Windows, keys: Keys, at: StepTime
     ) -> tuple[Ranks, Change]:  # fmt: skip
         """Return the first rows of each window, and how their table changes."""
-        known, of_known = self._loaded_values(values, windows, keys)
+        positions, of_known = self._found_values(values, windows, keys)
         which, cells = windows.cells_of(windows.groups)
         fresh = ranked.entries(rows.rows, which, rows.ticks, numbers(rows.rows.column(PLACE)), at.epoch)
         retracted = None if self.retracted is None else flags(rows.rows.column(self.retracted))[which]
         owners = np.concatenate([of_known, windows.of_fresh[cells]])
         key_columns = keys.arrays(windows.spans.codes)
         table, starts = self.declared[RANKED], windows.spans.starts
-        return ranked.rank_rows(known, fresh, owners, starts, windows.is_closing, key_columns, table, retracted)
+        return ranked.rank_rows(
+            values, positions, fresh, owners, starts, windows.is_closing, key_columns, table, retracted
+        )  # fmt: skip
 
     def _loaded_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[pa.Table, Ints]:
         """Return the rows of a table of values that belong to the windows, and the window of each."""
+        positions, of_known = self._found_values(values, windows, keys)
+        return rows_at(values, positions), of_known
+
+    def _found_values(self, values: pa.Table, windows: Windows, keys: Keys) -> tuple[Ints, Ints]:
+        """Return the places of the rows of a table of values that belong to the windows, and the window of each."""
         loaded = windows.loaded
         positions, codes = found(values, keys.table)
         starts = numbers(values.column(START))[positions]
@@ -302,7 +310,7 @@ class WindowsTable:
         of_known = pairs[len(old_starts) :]
         here = of_known < len(old_starts)  # where only a bound for all keys concerns a key, other windows stay unloaded
         of_known = windows.of_loaded[of_known[here]]
-        return values.take(pa.array(positions[here])), of_known
+        return positions[here], of_known
 
     def bounds(self, windows: Windows, state: pa.Table, keys: Keys) -> tuple[Ints, int]:
         """Return the lowest start that a window not yet final can have: for each key, and for all keys."""

@@ -19,6 +19,7 @@ from holdfast.errors import InvalidPipeline
 from holdfast.operators.aggregate.collected import change_of, moved_rows
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, coded, numbers, one, ordinals_from
+from holdfast.state.rows import rows_at
 from holdfast.state.step import Change, StateTable
 
 Flags = npt.NDArray[np.bool_]
@@ -158,13 +159,13 @@ class FormerRanks:
         The window of each.
     ranks : ndarray of int64
         The rank that it had.
-    rows : sequence of pa.Array
-        Its columns.
+    places : ndarray of int64
+        Where it is in :attr:`Ranks.rows`.
     """
 
     owners: Ints
     ranks: Ints
-    rows: Sequence[pa.Array]
+    places: Ints
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,10 @@ class Ranks:
         The window of each.
     ranks, before : ndarray of int64
         Its rank, and the one that it had; 0: none.
-    rows : sequence of pa.Array
-        Its columns.
+    places : ndarray of int64
+        Where it is in ``rows``.
+    rows : pa.Table
+        Columns of all rows that were looked at, and of others: as they lie, because few are taken of them.
     former : FormerRanks
         Those whose rank is another, as they were.
     """
@@ -186,7 +189,8 @@ class Ranks:
     owners: Ints
     ranks: Ints
     before: Ints
-    rows: Sequence[pa.Array]
+    places: Ints
+    rows: pa.Table
     former: FormerRanks
 
 
@@ -240,21 +244,24 @@ class RankedRows:
         epoch : int
             The epoch.
         """
-        taken = pa.array(which)
+        values = rows.select([field.name for field in self.fields])
+        if len(which) != rows.num_rows or (which != np.arange(len(which))).any():
+            values = rows_at(values, which)
         own = [ticks[which], np.full(len(which), epoch), places[which], np.zeros(len(which), np.int64)]
-        values = [one(rows.column(field.name)).take(taken) for field in self.fields]
-        return pa.Table.from_arrays([*map(pa.array, own), *values], schema=pa.schema(self.state_fields()))
+        return pa.Table.from_arrays([*map(pa.array, own), *values.columns], schema=pa.schema(self.state_fields()))
 
     def rank_rows(
-        self, known: pa.Table, fresh: pa.Table, windows: Ints, starts: Ints, closing: Flags, keys: Sequence[pa.Array],
-        table: StateTable, retracted: Flags | None = None,
+        self, values: pa.Table, positions: Ints, fresh: pa.Table, windows: Ints, starts: Ints, closing: Flags,
+        keys: Sequence[pa.Array], table: StateTable, retracted: Flags | None = None,
     ) -> tuple[Ranks, Change]:  # fmt: skip
         """Return the rows that have a rank, and how the state table changes.
 
         Parameters
         ----------
-        known : pa.Table
-            Rows of the state table, of these windows.
+        values : pa.Table
+            The state table.
+        positions : ndarray of int64
+            Its rows of these windows: the known ones.
         fresh : pa.Table
             The new rows, in the order of arrival.
         windows : ndarray of int64
@@ -270,37 +277,41 @@ class RankedRows:
         retracted : ndarray of bool, optional
             Which fresh rows retract others; None: rows only come.
         """
-        count = known.num_rows
+        count = len(positions)
         # known rows in the order of arrival: with a stable sort, neither epoch nor place has to be compared again
-        arrived = np.lexsort((numbers(known.column("place")), numbers(known.column("epoch"))))
-        known, windows = known.take(pa.array(arrived)), np.concatenate([windows[:count][arrived], windows[count:]])
+        arrived = np.lexsort([numbers(values.column(name))[positions] for name in ("place", "epoch")])
+        positions, windows = positions[arrived], np.concatenate([windows[:count][arrived], windows[count:]])
         names = [field.name for field in self.state_fields()]
-        both = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
-        terms = [key for term in self.order for key in sort_keys(both.column(f"{_VALUE}{term.column}"), term)]
-        order = np.lexsort((numbers(both.column("time")), *reversed(terms), windows))
+        every = tables.united([values.select(names), fresh.select(names)])
+        at = np.concatenate([positions, np.arange(values.num_rows, every.num_rows)])
+
+        def column(name: str) -> pa.Array:
+            return one(every.column(name)).take(pa.array(at))
+
+        terms = [key for term in self.order for key in sort_keys(column(f"{_VALUE}{term.column}"), term)]
+        order = np.lexsort((numbers(column("time")), *reversed(terms), windows))
         if retracted is not None:
-            order = order[self._holds(both, windows, np.concatenate([np.zeros(count, np.bool_), retracted]))[order]]
-        ranks = np.full(both.num_rows, _NONE)
+            is_retracted = np.concatenate([np.zeros(count, np.bool_), retracted])
+            order = order[self._holds(rows_at(every, at), windows, is_retracted)[order]]
+        ranks = np.full(len(at), _NONE)
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
+        known = rows_at(values.select([*table.key]), positions)
         moved = moved_rows(known, windows, starts)
-        before = numbers(both.column(_RANK)).copy()
+        before = numbers(column(_RANK)).copy()
         went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
-        old = [one(column).take(pa.array(went)) for column in both.columns[len(_PLACES) + 1 :]]
-        former = FormerRanks(windows[went], before[went], old)
+        former = FormerRanks(windows[went], before[went], at[went])
         before[:count][moved] = 0
         is_kept = ranks < _NONE if self.keeps_all else ranks <= self.n
         gone = ~is_kept[:count] | moved | closing[windows[:count]]
         order = order[is_kept[order]]
         ranks[ranks > self.n] = 0
-        owners, ranks, before = windows[order], ranks[order], before[order]
-        entries = both.take(pa.array(order))
-        columns = [one(column) for column in entries.columns[len(_PLACES) + 1 :]]
+        owners, ranks, before, places = windows[order], ranks[order], before[order], at[order]
         stays = np.flatnonzero(~closing[owners] & ((ranks != before) | (order >= count)))
-        where = pa.array(stays)
-        put = [one(entries.column(name)).take(where) for name in _PLACES]
-        put += [pa.array(ranks[stays]), *(column.take(where) for column in columns)]
+        kept = rows_at(every, places[stays])
+        put = [pa.array(ranks[stays]) if name == _RANK else one(kept.column(name)) for name in names]
         change = change_of(known, gone, owners[stays], starts, keys, put, table)
-        return Ranks(owners, ranks, before, columns, former), change
+        rows = every.select(names[len(_PLACES) + 1 :])
+        return Ranks(owners, ranks, before, places, rows, former), change
 
     def _holds(self, rows: pa.Table, windows: Ints, retracted: Flags) -> Flags:
         """Return which rows, in the order of arrival, no other one retracts: of equal ones the first are retracted."""

@@ -24,6 +24,7 @@ from holdfast.operators.aggregate.touched import SCOPE, Admitted, Keys, KeysTabl
 from holdfast.operators.aggregate.weighted import ROWS, counted_values, retractable
 from holdfast.state import checks, growth, keyed, tables
 from holdfast.state.keys import Ints, numbers, one
+from holdfast.state.rows import rows_at
 from holdfast.state.step import (
     ABSORBED,
     ALL_KEYS,
@@ -303,21 +304,20 @@ class AggregateStep:
         spans, owners = windows.spans, ranks.owners
         is_emitted = ranks.ranks != ranks.before if self.on_change else windows.is_closing[owners]
         emitted = np.flatnonzero(is_emitted & (ranks.ranks > 0))
-        where = pa.array(emitted)
-        owners, places, rows = owners[emitted], ranks.ranks[emitted], [column.take(where) for column in ranks.rows]
+        owners, numbered, places = owners[emitted], ranks.ranks[emitted], ranks.places[emitted]
         is_retracted = np.zeros(len(owners), np.bool_)
         if self.delete is not None:
             former = ranks.former
             is_retracted = np.arange(len(former.owners) + len(owners)) < len(former.owners)
-            owners, places = np.concatenate([former.owners, owners]), np.concatenate([former.ranks, places])
-            rows = [pa.concat_arrays(pair) for pair in zip(former.rows, rows, strict=True)]
+            owners, numbered = np.concatenate([former.owners, owners]), np.concatenate([former.ranks, numbered])
+            places = np.concatenate([former.places, places])
         codes = spans.codes[owners]
         of_keys = self._key_ranks(keys, codes)
-        order = np.lexsort((~is_retracted, places, of_keys, spans.starts[owners]))
+        order = np.lexsort((~is_retracted, numbered, of_keys, spans.starts[owners]))
         columns = keys.arrays(codes[order])
         if self.cut.kind != "total":
             columns += [pa.array(values[owners[order]]).cast(self._span_type) for values in (spans.starts, spans.ends)]
-        columns += [pa.array(places[order]), *(column.take(pa.array(order)) for column in rows)]
+        columns += [pa.array(numbered[order]), *rows_at(ranks.rows, places[order]).columns]
         columns += [] if self.delete is None else [pa.array(is_retracted[order])]
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
 
