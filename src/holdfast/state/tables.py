@@ -150,26 +150,37 @@ _PART = struct.Struct("<HQ")
 _ALIGNMENT = 64
 
 
-def encode(tables: Mapping[str, pa.Table]) -> bytes:
+def encode(tables: Mapping[str, pa.Table]) -> pa.Buffer:
     """Return named tables as bytes: a short head, then one Arrow IPC stream for each table, aligned for zero copies.
 
     Notes
     -----
-    The same tables yield the same bytes, however they are divided into chunks.
+    The same tables yield the same bytes, however they are divided into chunks.  The sizes are known before anything is
+    written, so each value is copied once.
     """
-    parts: list[bytes | memoryview] = [_HEAD.pack(_MAGIC, len(tables))]
+    whole = {name: table.combine_chunks() for name, table in tables.items()}
+    heads: list[bytes] = []
     at = _HEAD.size
-    for name, table in tables.items():
-        stream = pa.BufferOutputStream()
-        with pa.ipc.new_stream(stream, table.schema) as writer:
-            writer.write_table(table.combine_chunks())
-        body = stream.getvalue()
+    for name, table in whole.items():
+        size = _written(table, pa.MockOutputStream()).size()
         label = name.encode()
-        head = _PART.pack(len(label), body.size) + label
-        head += b"\0" * (-(at + len(head)) % _ALIGNMENT)
-        parts += [head, memoryview(body)]
-        at += len(head) + body.size
-    return b"".join(parts)
+        head = _PART.pack(len(label), size) + label
+        heads.append(head + b"\0" * (-(at + len(head)) % _ALIGNMENT))
+        at += len(heads[-1]) + size
+    data = pa.allocate_buffer(at)
+    sink = pa.FixedSizeBufferWriter(data)
+    sink.write(_HEAD.pack(_MAGIC, len(whole)))
+    for head, table in zip(heads, whole.values(), strict=True):
+        sink.write(head)
+        _written(table, sink)
+    return data
+
+
+def _written(table: pa.Table, sink: pa.NativeFile) -> pa.NativeFile:
+    """Return a sink with the stream of a table in it."""
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink
 
 
 def decode(data: bytes | pa.Buffer) -> dict[str, pa.Table]:
@@ -208,7 +219,7 @@ def decode(data: bytes | pa.Buffer) -> dict[str, pa.Table]:
     return tables
 
 
-def encode_changes(changes: Mapping[str, Change]) -> bytes:
+def encode_changes(changes: Mapping[str, Change]) -> pa.Buffer:
     """Return an epoch's changes as bytes, the delta to a base: see :func:`encode`."""
     parts: dict[str, pa.Table] = {}
     for name, change in changes.items():

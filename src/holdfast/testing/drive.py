@@ -359,7 +359,7 @@ class _LevelEngine:
             for bucket in range(routing.buckets):
                 cells = DictionaryCells(self._stored, (name, label(name, bucket, routing.buckets, routing.partitions)))
                 state = load(cells, Record.from_json(cells.record()), hosted.step, None)
-                found.setdefault(name, []).append(tables.encode(state))
+                found.setdefault(name, []).append(bytes(tables.encode(state)))
         return found
 
     def _read(self, index: int) -> Iterator[Chunk]:

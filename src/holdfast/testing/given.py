@@ -345,9 +345,9 @@ class DictionaryCells:
         found: bytes = self.stored[self.key, "piece", part, number]
         return found
 
-    def put_piece(self, part: int, number: int, data: bytes) -> None:
+    def put_piece(self, part: int, number: int, data: pa.Buffer) -> None:
         """Store a piece of a part."""
-        self.stored[self.key, "piece", part, number] = data
+        self.stored[self.key, "piece", part, number] = bytes(data)
 
     def drop_piece(self, part: int, number: int) -> None:
         """Remove a piece of a part."""

@@ -162,7 +162,7 @@ def test_decoding_copies_nothing():
 def test_damaged_bytes_are_corrupt(damage):
     data = encode({"rows": rows(("a", 1, 1.0))})
     with pytest.raises(Corrupt, match="cannot be read"):
-        decode(damage(data))
+        decode(damage(bytes(data)))
 
 
 class Counting:

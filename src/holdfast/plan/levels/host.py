@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import pyarrow as pa
+
 from holdfast.errors import invariant
 from holdfast.plan.chunks import DRIVER, REPORT, Chunk, Routing
 from holdfast.plan.counts import EpochReport
@@ -35,7 +37,7 @@ class JournalCells:
     def __init__(self, stored: StoredBucket | None, read: Callable[[StoredPiece], bytes]) -> None:
         self._record = None if stored is None else stored.record
         self._kept = {} if stored is None else dict(stored.pieces)
-        self._written: dict[PieceKey, bytes] = {}
+        self._written: dict[PieceKey, pa.Buffer] = {}
         self._read = read
         self._has_changed = False
 
@@ -47,12 +49,12 @@ class JournalCells:
         """Replace the record."""
         self._record, self._has_changed = record, True
 
-    def piece(self, part: int, number: int) -> bytes:
+    def piece(self, part: int, number: int) -> bytes | pa.Buffer:
         """Return a piece of a part."""
         at = (part, number)
         return self._written[at] if at in self._written else self._read(self._kept[at])
 
-    def put_piece(self, part: int, number: int, data: bytes) -> None:
+    def put_piece(self, part: int, number: int, data: pa.Buffer) -> None:
         """Store a piece of a part."""
         self._written[part, number] = data
         self._has_changed = True

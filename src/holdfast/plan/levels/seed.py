@@ -27,7 +27,7 @@ from holdfast.checkpoint.manifest import BucketState, Manifest, StateSchema, Tab
 from holdfast.checkpoint.snapshot import checked, from_parquet
 from holdfast.errors import InvalidPipeline, invariant
 from holdfast.plan.chunks import bucket_of
-from holdfast.plan.levels.store import PIECE_BYTES, Cells, HeldTables, Record, StatePart
+from holdfast.plan.levels.store import Cells, HeldTables, Record, StatePart, pieces_of
 from holdfast.state import tables
 from holdfast.state.step import ALL_KEYS, Broadcasting, StateTable, Step
 from holdfast.store.paths import open_store
@@ -136,7 +136,7 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
     record = Record(seed.version, seed.digest, ((seed.version, seed.digest),), (), 0, seed.feeds)
     if seed.files:
         data = tables.encode(state)
-        pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+        pieces = pieces_of(data)
         for at, piece in enumerate(pieces):
             cells.put_piece(0, at, piece)
         part = StatePart(0, seed.version, len(data), len(pieces), True)

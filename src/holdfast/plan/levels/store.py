@@ -47,11 +47,11 @@ class Cells(Protocol):
     def put_record(self, record: str) -> None:
         """Replace the record."""
 
-    def piece(self, part: int, number: int) -> bytes:
+    def piece(self, part: int, number: int) -> bytes | pa.Buffer:
         """Return a piece of a part."""
 
-    def put_piece(self, part: int, number: int, data: bytes) -> None:
-        """Store a piece of a part."""
+    def put_piece(self, part: int, number: int, data: pa.Buffer) -> None:
+        """Store a piece of a part: a view of all of it."""
 
     def drop_piece(self, part: int, number: int) -> None:
         """Remove a piece of a part."""
@@ -263,7 +263,7 @@ def advance(
         epoch=version,
     )
     data = tables.encode_changes(changes)
-    token = hashlib.blake2b(data, digest_size=8, key=record.token.encode()).hexdigest()
+    token = hashlib.sha256(record.token.encode() + b":" + hashlib.sha256(data).digest()).hexdigest()[:16]
     parts = list(record.parts)
     is_base = not parts
     joining: list[StatePart] = []
@@ -288,12 +288,17 @@ def advance(
     for part in gone:
         _drop(cells, part)
     parts = [part for part in parts if part not in gone]
-    pieces = [data[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)]
+    pieces = pieces_of(data)
     for number, piece in enumerate(pieces):
         cells.put_piece(record.serial, number, piece)
     parts.append(StatePart(record.serial, version, len(data), len(pieces), is_base))
     recent = (*record.recent, (version, token))[-_RECENT:]
     return replace(record, version=version, token=token, recent=recent, parts=tuple(parts), serial=record.serial + 1)
+
+
+def pieces_of(data: pa.Buffer) -> list[pa.Buffer]:
+    """Return a part in the pieces that are stored: views, nothing is copied."""
+    return [data.slice(start, min(PIECE_BYTES, len(data) - start)) for start in range(0, len(data), PIECE_BYTES)]
 
 
 def compacted(state: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
@@ -319,7 +324,7 @@ def _chunk_count(table: pa.Table) -> int:
     return max((column.num_chunks for column in table.columns), default=0)
 
 
-def _read(cells: Cells, part: StatePart) -> bytes:
+def _read(cells: Cells, part: StatePart) -> bytes | pa.Buffer:
     pieces = [cells.piece(part.serial, number) for number in range(part.pieces)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
