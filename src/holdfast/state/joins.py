@@ -57,13 +57,13 @@ def index_in(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[
         return np.zeros(table.num_rows, np.int64)
     if len(on) == 1 and _plain(keys.column(on[0])) is None:
         return _positions(table.column(on[0]), keys.column(on[0]))
-    ours, theirs, size = _packed(table, keys, on)
+    ours, theirs, size = _pack_keys(table, keys, on)
     if size <= _DENSE * (len(ours) + len(theirs)):
         return _first_of(theirs, size)[ours]
     return _positions(pa.array(ours), pa.array(theirs))
 
 
-def _packed(
+def _pack_keys(
     table: pa.Table, keys: pa.Table, on: Sequence[str]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """Return one number for each row's key in both tables, equal where the keys are, and above all of them the size.
@@ -75,7 +75,7 @@ def _packed(
     theirs = np.zeros(keys.num_rows, np.int64)
     size, absent = 1, np.zeros(table.num_rows, bool)
     for name in on:
-        mine, other, width = _numbered(table, keys, name, most=_LARGEST // size)
+        mine, other, width = _values_as_numbers(table, keys, name, most=_LARGEST // size)
         if size * width > _LARGEST:  # coded anew by the rows of `keys`, so that no number of columns overflows
             distinct = pc.unique(pa.array(theirs))
             ours, theirs, size = (
@@ -89,7 +89,7 @@ def _packed(
     return np.where(absent, size, ours), theirs, size + 1
 
 
-def _numbered(
+def _values_as_numbers(
     table: pa.Table, keys: pa.Table, name: str, *, most: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], int]:
     """Return a number for each value of a column in both tables, at least 0 and below the third result; -1 for values

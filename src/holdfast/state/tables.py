@@ -162,7 +162,7 @@ def encode(tables: Mapping[str, pa.Table]) -> pa.Buffer:
     heads: list[bytes] = []
     at = _HEAD.size
     for name, table in whole.items():
-        size = _written(table, pa.MockOutputStream()).size()
+        size = _stream_of(table, pa.MockOutputStream()).size()
         label = name.encode()
         head = _PART.pack(len(label), size) + label
         heads.append(head + b"\0" * (-(at + len(head)) % _ALIGNMENT))
@@ -172,11 +172,11 @@ def encode(tables: Mapping[str, pa.Table]) -> pa.Buffer:
     sink.write(_HEAD.pack(_MAGIC, len(whole)))
     for head, table in zip(heads, whole.values(), strict=True):
         sink.write(head)
-        _written(table, sink)
+        _stream_of(table, sink)
     return data
 
 
-def _written(table: pa.Table, sink: pa.NativeFile) -> pa.NativeFile:
+def _stream_of(table: pa.Table, sink: pa.NativeFile) -> pa.NativeFile:
     """Return a sink with the stream of a table in it."""
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

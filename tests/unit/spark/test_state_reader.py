@@ -20,7 +20,7 @@ from holdfast.state.step import StateTable
 KEY = pa.schema([("k", pa.string())])
 TABLES = {"counts": StateTable(pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",))}
 SCHEMAS = {"counted": StateSchema("stateful", "{}", KEY, TABLES)}
-BASE = tables.encode({"counts": pa.table({"k": ["a"], "n": [1]}, schema=TABLES["counts"].schema)})
+BASE = bytes(tables.encode({"counts": pa.table({"k": ["a"], "n": [1]}, schema=TABLES["counts"].schema)}))
 HALF = len(BASE) // 2
 RECORD = Record(version=3, token="x", parts=(StatePart(5, 3, len(BASE), 2, is_base=True),), serial=6)
 PIECES = [("counted", 2, 5, 0, BASE[:HALF]), ("counted", 2, 5, 1, BASE[HALF:])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +135,7 @@ class WindowsTable:
     ranked: RankedRows | None = None
     retracted: str | None = None
 
-    @property
+    @cached_property
     def declared(self) -> dict[str, StateTable]:
         """Schema and identity of each table."""
         names = tuple(self.key.names)

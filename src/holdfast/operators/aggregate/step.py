@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -95,18 +96,22 @@ class AggregateStep:
     retracted: str | None = None
     for_all_keys: ClassVar[Mapping[str, str]] = {"keys": SCOPE}
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what was declared, not what follows from it and was computed once: that has functions in it."""
+        return {each.name: vars(self)[each.name] for each in fields(self)}
+
     @property
     def inputs(self) -> Mapping[str, pa.Schema]:
         """The one input."""
         return {self.name: self.schema}
 
-    @property
+    @cached_property
     def tables(self) -> Mapping[str, StateTable]:
         """``windows``, ``keys`` and the values that are kept."""
         keys = self._keys_table
         return self._windows_table.declared | ({"keys": keys.declared} if keys.columns else {})
 
-    @property
+    @cached_property
     def outputs(self) -> Mapping[str, pa.Schema]:
         """``rows``: key, start and end of the window, aggregates; ``late`` where event time decides."""
         windows = self._windows_table
@@ -342,11 +347,11 @@ class AggregateStep:
 
     # --- what follows from the declaration ----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _keys_table(self) -> KeysTable:
         return KeysTable(self.key, self.time, self.cut, self.promise, self.idle_us, self.forget_us, self.name)
 
-    @property
+    @cached_property
     def _windows_table(self) -> WindowsTable:
         columns = {
             name: [keyed.field_of(self.schema, column, "aggregate").name for column in one.columns]
