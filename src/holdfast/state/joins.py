@@ -161,11 +161,20 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
 
     Notes
     -----
-    A cheap scan of all rows, by their signatures or a column at a time, until few are left; only these are compared
-    as a whole.
+    Chunks whose numbers are apart from those of ``keys`` are left out.  Of the others a cheap scan of all rows, by
+    their signatures or a column at a time, until few are left; only these are compared as a whole.
     """
     if not on or keys.num_rows == 0:
         return np.arange(table.num_rows if keys.num_rows else 0, dtype=np.int64)
+    near_keys = key_filter.near(table.select(list(on)), keys.select(list(on)))
+    if near_keys is not None:
+        return (
+            near_keys[_members(rows_at(table.select(list(on)), near_keys), keys, on)] if len(near_keys) else near_keys
+        )
+    return _members(table, keys, on)
+
+
+def _members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[np.int64]:
     if keys.num_rows * _FEW > table.num_rows and len(on) > 1:
         return np.flatnonzero(index_in(table, keys, on) >= 0)
     if keys.num_rows * _FEW <= table.num_rows:

@@ -48,6 +48,28 @@ def candidates(table: pa.Table, keys: pa.Table) -> Ints | None:
     return np.concatenate(found) if len(found) != 2 else found[1]
 
 
+def near(table: pa.Table, keys: pa.Table) -> Ints | None:
+    """Return the rows of those chunks of a table that may have some of the keys, ascending; None for all rows.
+
+    A look at each chunk's lowest and highest numbers.  What an epoch adds mostly has numbers that no row before it has.
+
+    Parameters
+    ----------
+    table, keys : pa.Table
+        The same columns, one or more; nothing else.
+    """
+    spans = [_span(column) for column in keys.columns]
+    if not any(spans):
+        return None
+    found, begin = [np.zeros(0, np.int64)], 0
+    for batch in table.to_batches():
+        if not _is_apart(batch, spans):
+            found.append(np.arange(begin, begin + batch.num_rows))
+        begin += batch.num_rows
+    rows = np.concatenate(found)
+    return None if len(rows) == table.num_rows else rows
+
+
 Span = tuple[int, int] | None
 
 

@@ -91,6 +91,19 @@ def test_codes_number_the_keys_in_the_order_of_their_first_appearance(ours):
     assert distinct_keys(keys(ours), ["k", "n"]).to_pylist() == keys(order).to_pylist()
 
 
+@pytest.mark.slow
+@given(st.lists(st.lists(st.integers(-3, 12), max_size=6), max_size=6), st.lists(st.integers(-3, 12), max_size=4))
+def test_rows_are_found_in_those_chunks_alone_that_may_have_them(chunks, wanted):
+    texts = [["x"] * len(chunk) for chunk in chunks]
+    table = pa.table({"n": pa.chunked_array(chunks, pa.int64()), "k": pa.chunked_array(texts, pa.string())})
+    looked_for = pa.table({"n": pa.array(wanted, pa.int64()), "k": pa.array(["x"] * len(wanted), pa.string())})
+    flat = [value for chunk in chunks for value in chunk]
+    for on in (["n"], ["n", "k"], ["k", "n"]):
+        assert joins.members(table, looked_for, on).tolist() == [
+            place for place, value in enumerate(flat) if value in wanted
+        ]
+
+
 def test_many_key_columns_do_not_overflow():
     names = [f"c{number}" for number in range(8)]
     table = pa.table({name: list(range(5000)) for name in names})
