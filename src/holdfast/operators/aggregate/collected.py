@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.state import tables
+from holdfast.state import joins, tables
 from holdfast.state.keys import Ints, coded, numbers
 from holdfast.state.step import Change, StateTable
 
@@ -62,6 +62,39 @@ def moved_rows(known: pa.Table, windows: Ints, starts: Ints) -> npt.NDArray[np.b
     """Return of which known rows the window has another start than they have."""
     moved: npt.NDArray[np.bool_] = numbers(known.column(START)) != starts[windows[: known.num_rows]]
     return moved
+
+
+def coded_values(known: pa.Table, fresh: pa.Table, windows: Ints) -> tuple[Ints, Ints]:
+    """Number the distinct values of each window, as :func:`coded` does.
+
+    Parameters
+    ----------
+    known, fresh : pa.Table
+        Rows of the state table, and new values.
+    windows : ndarray of int64
+        Window of each known and then of each fresh row.
+
+    Notes
+    -----
+    The state has a value of a window once, so only new ones are compared with each other and looked for in it; but for
+    windows that were several before, as sessions are.
+    """
+    count, starts = known.num_rows, numbers(known.column(START))
+    mine = pa.table({"window": windows[:count], "value": known.column("value")})
+    new = pa.table({"window": windows[count:], "value": fresh.column("value")})
+    start_of = np.zeros(int(windows.max(initial=-1)) + 1, np.int64)
+    start_of[windows[:count]] = starts
+    if (start_of[windows[:count]] != starts).any():
+        return coded(tables.united([mine, new]))
+    codes, first = coded(new)
+    same = joins.index_in(mine, new.take(pa.array(first)), ["window", "value"])
+    there = np.flatnonzero(same >= 0)
+    number = np.full(len(first), -1)
+    number[same[there]] = there
+    added = np.flatnonzero(number < 0)
+    number[added] = count + np.arange(len(added))
+    every = np.arange(count)
+    return np.concatenate([every, number[codes]]), np.concatenate([every, count + first[added]])
 
 
 def change_of(
@@ -129,7 +162,7 @@ def followed(
     entries = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
     rows = np.arange(entries.num_rows)
     if kept.is_distinct and len(rows):
-        _, rows = coded(pa.table({"window": windows, "value": entries.column("value")}))
+        _, rows = coded_values(known, fresh, windows)
     owners = windows[rows]
     if kept.is_distinct:
         result = pa.array(np.bincount(owners, minlength=size).astype(np.int64))

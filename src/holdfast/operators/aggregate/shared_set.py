@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.operators.aggregate.collected import change_of, moved_rows
+from holdfast.operators.aggregate.collected import change_of, coded_values, moved_rows
 from holdfast.operators.aggregate.counting import flags
 from holdfast.state import growth, tables
-from holdfast.state.keys import Ints, coded
+from holdfast.state.keys import Ints
 from holdfast.state.step import Change, StateTable
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -94,7 +94,7 @@ class SharedSet:
         size, count = len(starts), known.num_rows
         names = [field.name for field in self.fields()]
         entries = tables.united([known.select(names), fresh.select(names)]).combine_chunks()
-        codes, first = coded(pa.table({"window": windows, "value": entries.column("value")}))
+        codes, first = coded_values(known, fresh, windows)
         owners = windows[first]
         moved = moved_rows(known, windows, starts)
         differs = np.concatenate([moved, np.ones(fresh.num_rows, np.bool_)])[first]
