@@ -12,6 +12,8 @@ DELETE = "is_deleted"
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
     within = ("dateTime", "expires")
-    bids = hf.join(tables.auction, tables.bid, on={"id": "auction"}, within=within, suffix="_bid", name="bids")
+    auctions = tables.auction | hf.select("id", "category", "dateTime", "expires", name="auctions")
+    offers = tables.bid | hf.select("auction", "price", "dateTime", name="offers")
+    bids = hf.join(auctions, offers, on={"id": "auction"}, within=within, suffix="_bid", name="bids")
     sold = bids | hf.reduce(by=["id", "category"], best=hf.max("price"), delete=DELETE, name="sold")
     return sold | hf.reduce(by="category", price=hf.mean("best"), delete=DELETE, name="mean")

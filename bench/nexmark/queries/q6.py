@@ -13,7 +13,9 @@ OPEN_MAX = "1 min"
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
     within = ("dateTime", "expires")
-    bids = hf.join(tables.auction, tables.bid, on={"id": "auction"}, within=within, suffix="_bid", name="bids")
+    auctions = tables.auction | hf.select("id", "seller", "dateTime", "expires", name="auctions")
+    offers = tables.bid | hf.select("auction", "price", "dateTime", name="offers")
+    bids = hf.join(auctions, offers, on={"id": "auction"}, within=within, suffix="_bid", name="bids")
     closed = bids | hf.aggregate(
         by=("id", "seller"),
         window=hf.session(OPEN_MAX),  # no two bids of an auction are further apart: it has one session

@@ -151,9 +151,8 @@ class AggregateStep:
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
-        given, known, of_keys, of_windows = (
-            arrivals[self.name], state.get("keys"), self._keys_table, self._windows_table
-        )  # fmt: skip
+        given, known = arrivals[self.name], state.get("keys")
+        of_keys, of_windows = self._keys_table, self._windows_table
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
@@ -312,16 +311,16 @@ class AggregateStep:
         owners, numbered, places = owners[emitted], ranks.ranks[emitted], ranks.places[emitted]
         is_retracted = np.zeros(len(owners), np.bool_)
         if self.delete is not None:
-            former = ranks.former
-            is_retracted = np.arange(len(former.owners) + len(owners)) < len(former.owners)
-            owners, numbered = np.concatenate([former.owners, owners]), np.concatenate([former.ranks, numbered])
-            places = np.concatenate([former.places, places])
+            was = ranks.former
+            is_retracted = np.arange(len(was.owners) + len(owners)) < len(was.owners)
+            pairs = (was.owners, owners), (was.ranks, numbered), (was.places, places)
+            owners, numbered, places = (np.concatenate(pair) for pair in pairs)
         codes = spans.codes[owners]
         of_keys = self._key_ranks(keys, codes)
         order = np.lexsort((~is_retracted, numbered, of_keys, spans.starts[owners]))
-        columns = keys.arrays(codes[order])
+        owners, columns = owners[order], keys.arrays(codes[order])
         if self.cut.kind != "total":
-            columns += [pa.array(values[owners[order]]).cast(self._span_type) for values in (spans.starts, spans.ends)]
+            columns += [pa.array(values[owners]).cast(self._span_type) for values in (spans.starts, spans.ends)]
         columns += [pa.array(numbered[order]), *rows_at(ranks.rows, places[order]).columns]
         columns += [] if self.delete is None else [pa.array(is_retracted[order])]
         return pa.Table.from_arrays(columns, schema=self.outputs["rows"])
