@@ -4,7 +4,8 @@ The rule: rows before the change point have their effect by the graph before, ro
 operator that keeps its state goes on with it, one that is new begins without.  Each version of a graph stands beside a
 function that does the same to one epoch's rows, with dictionaries for state.
 
-Run as a script by the lives that are killed: ``CHANGE`` and ``VERSION`` say which graph, ``GIVEN`` how much there is.
+Run as a script by the lives that are killed: ``CHANGE`` and ``GRAPH_VERSION`` say which graph, ``GIVEN`` how much there
+is.
 """
 
 from __future__ import annotations
@@ -510,5 +511,5 @@ CHANGES: dict[str, Change] = {
 
 if "CHANGE" in os.environ:
     pipeline = pipeline_of(
-        os.environ["CHANGE"], int(os.environ["VERSION"]), Path(os.environ["CRASH_WORK"]), int(os.environ["GIVEN"])
+        os.environ["CHANGE"], int(os.environ["GRAPH_VERSION"]), Path(os.environ["CRASH_WORK"]), int(os.environ["GIVEN"])
     )

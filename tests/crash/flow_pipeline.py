@@ -1,8 +1,8 @@
 """The pipeline that is killed to show that a flowgraph is exact: what waits in it, what it holds, what is replayed.
 
 A graph of six calculators for each camera (:func:`tests.calculators.camera_graph`): its frames come before the poses
-that they are joined with, so that they wait in its limiter.  ``VERSION`` 2 has one calculator more, and another name
-for one.
+that they are joined with, so that they wait in its limiter.  ``GRAPH_VERSION`` 2 has one calculator more, and another
+name for one.
 """
 
 from __future__ import annotations
@@ -63,4 +63,4 @@ def pipeline_of(count: int, version: int) -> hf.Pipeline:
     )
 
 
-pipeline = pipeline_of(int(os.environ.get("GIVEN", EPOCHS)), int(os.environ.get("VERSION", "1")))
+pipeline = pipeline_of(int(os.environ.get("GIVEN", EPOCHS)), int(os.environ.get("GRAPH_VERSION", "1")))

@@ -62,7 +62,7 @@ def check(lives: Lives) -> None:
     assert lives.end() == 0, lives.said()
     before, after = undisturbed(count), undisturbed(count + flows.MORE)
     assert held(lives.work) == before
-    assert lives.end(VERSION="2", GIVEN=str(count + flows.MORE)) == 0, lives.said()
+    assert lives.end(GRAPH_VERSION="2", GIVEN=str(count + flows.MORE)) == 0, lives.said()
     found = held(lives.work)
     assert found["tracks"] == after["tracks"], "the tracker has its state under its new name"
     for key, rows in after["thumbs"].items():

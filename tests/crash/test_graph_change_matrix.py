@@ -89,7 +89,7 @@ class Story:
         lives = Lives(
             self.work,
             "changing_pipeline",
-            {"CHANGE": self.name, "VERSION": "0", "GIVEN": str(FIRST + 1), **settings},
+            {"CHANGE": self.name, "GRAPH_VERSION": "0", "GIVEN": str(FIRST + 1), **settings},
             chance=random.Random(f"{seed_of_kills(7)} {self.name}"),
         )
         lives.die(f"{point}:3" if ending == GAP else "moment:1")

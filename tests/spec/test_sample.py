@@ -56,7 +56,7 @@ class Sources:
     def spans(self, start: Any, end: Any, parallelism: int) -> Iterator[tuple[str, str]]:
         return ((name, name) for name in self._names)
 
-    def source(self, name: str) -> Any:
+    def source(self, name: str, *, wish: Wish | None = None) -> Any:
         return self
 
     def read(self, span: str) -> Iterator[pa.RecordBatch]:

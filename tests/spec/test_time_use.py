@@ -27,6 +27,7 @@ from holdfast.plan.levels.host import LevelsHere, levels_of
 from holdfast.plan.levels.journal import NOTHING
 from holdfast.plan.levels.level import EpochContext
 from holdfast.plan.levels.packing import packings
+from holdfast.plan.levels.taps import Wish
 from holdfast.plan.program_build import as_it_is, build_program
 from holdfast.ports import Carried, EpochRecord, Publication
 from holdfast.spark.evaluation import ProgramHere
@@ -106,7 +107,7 @@ class Sources:
     def spans(self, start: Any, end: Any, parallelism: int) -> Iterator[tuple[str, str]]:
         return ((name, name) for name in self._reads_ms)
 
-    def source(self, name: str) -> Any:
+    def source(self, name: str, *, wish: Wish | None = None) -> Any:
         return self
 
     def read(self, span: str) -> Iterator[pa.RecordBatch]:

@@ -302,6 +302,9 @@ def test_a_disk_that_fails_or_a_lack_of_memory_rejects_nothing(
         def read(self, size: int = -1) -> bytes:
             raise failure
 
+        def readinto(self, place: memoryview) -> int:
+            raise failure
+
         def __getattr__(self, name: str) -> Any:
             return getattr(self._file, name)
 
