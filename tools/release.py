@@ -93,6 +93,11 @@ class Release:
             text = re.sub(r"(?m)^(\[project\.urls\])  #.*$", r"\1", text)
         text = re.sub(r'(?m)^version = ".*"$', f'version = "{self.version}"', text, count=1)
         (self.root / "pyproject.toml").write_text(text, encoding="utf-8")
+        module = self.root / "src/holdfast/__init__.py"
+        said = re.sub(
+            r'(?m)^__version__ = ".*"$', f'__version__ = "{self.version}"', module.read_text(encoding="utf-8")
+        )
+        module.write_text(said, encoding="utf-8")
         today = datetime.now(UTC).date().isoformat()
         command = ["towncrier", "build", "--yes", "--version", self.version, "--date", today]
         self.run(sys.executable, "-m", *command)

@@ -29,6 +29,7 @@ def clone(tmp_path: Path) -> Path:
     rules = (ROOT / "pyproject.toml").read_text()
     files = {
         "pyproject.toml": PROJECT + "\n" + rules[rules.index("[tool.towncrier]") :],
+        "src/holdfast/__init__.py": '"""Exactly once."""\n\n__version__ = "0.1.0"\n',
         "CHANGELOG.md": "# Changelog\n\n<!-- the next release comes here -->\n\n## 0.1.0\n\nFirst.\n",
         "changes/README.md": "Fragments.\n",
         "changes/+shards.added.md": "A pipeline runs in shards.\n",
@@ -131,6 +132,7 @@ def test_one_commit_has_version_addresses_and_change_log_and_is_made_once(clone)
     release.commit()
     project = (clone / "pyproject.toml").read_text()
     assert 'version = "0.2.0"' in project
+    assert '__version__ = "0.2.0"\n' in (clone / "src/holdfast/__init__.py").read_text()
     assert PLACEHOLDER not in project
     assert 'Source = "https://example.com/holdfast/source"' in project
     assert "[project.urls]\n" in project
