@@ -210,12 +210,12 @@ class SourcesHere:
         wish : mapping of str to int, optional
             Which rows somebody wants to see, for who reads rows for the pipeline; None: it is for planning.
         """
-        is_whole = wish is None or bool(wish)
-        if (name, thread, is_whole) not in self._sources:
-            reader = self._readers[name]
-            opened = (reader if wish is None else reader.for_rows(wish)).open()
-            self._sources[name, thread, is_whole] = lettered(opened, self._masks.get(name, NOTHING))
-        return self._sources[name, thread, is_whole]
+        reader = self._readers[name]
+        asked = reader if wish is None else reader.for_rows(wish)
+        key = (name, thread, asked.spec is reader.spec)
+        if key not in self._sources:
+            self._sources[key] = lettered(asked.open(), self._masks.get(name, NOTHING))
+        return self._sources[key]
 
     def span(self, name: str, start: Positions, end: Positions) -> tuple[SourcePositions, SourcePositions]:
         """Return from where to where a source is read."""
