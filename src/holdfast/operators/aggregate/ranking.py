@@ -279,17 +279,15 @@ class RankedRows:
         """
         count = len(positions)
         # known rows in the order of arrival: with a stable sort, neither epoch nor place has to be compared again
-        arrived = np.lexsort([numbers(values.column(name))[positions] for name in ("place", "epoch")])
+        arrival = rows_at(values.select(["place", "epoch"]), positions)
+        arrived = np.lexsort([numbers(column) for column in arrival.columns])
         positions, windows = positions[arrived], np.concatenate([windows[:count][arrived], windows[count:]])
         names = [field.name for field in self.state_fields()]
         every = tables.united([values.select(names), fresh.select(names)])
         at = np.concatenate([positions, np.arange(values.num_rows, every.num_rows)])
-
-        def column(name: str) -> pa.Array:
-            return one(every.column(name)).take(pa.array(at))
-
-        terms = [key for term in self.order for key in sort_keys(column(f"{_VALUE}{term.column}"), term)]
-        order = np.lexsort((numbers(column("time")), *reversed(terms), windows))
+        ordering = rows_at(every.select(["time", _RANK, *{f"{_VALUE}{term.column}": "" for term in self.order}]), at)
+        terms = [key for term in self.order for key in sort_keys(one(ordering.column(f"{_VALUE}{term.column}")), term)]
+        order = np.lexsort((numbers(ordering.column("time")), *reversed(terms), windows))
         if retracted is not None:
             is_retracted = np.concatenate([np.zeros(count, np.bool_), retracted])
             order = order[self._holds(rows_at(every, at), windows, is_retracted)[order]]
@@ -297,7 +295,7 @@ class RankedRows:
         ranks[order] = self._ranks(windows[order], [key[order] for key in terms])
         known = rows_at(values.select([*table.key]), positions)
         moved = moved_rows(known, windows, starts)
-        before = numbers(column(_RANK)).copy()
+        before = numbers(ordering.column(_RANK)).copy()
         went = np.flatnonzero((before[:count] > 0) & (before[:count] != ranks[:count]))
         former = FormerRanks(windows[went], before[went], at[went])
         before[:count][moved] = 0
