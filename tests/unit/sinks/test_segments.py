@@ -13,7 +13,7 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast import segments
+from holdfast import faults, segments
 from holdfast.connectors.kit.files.own_files import SmallNeighbours
 from holdfast.connectors.segments import growth, manifest, sealing
 from holdfast.connectors.segments.entries import SealedSegment, SegmentsEntry
@@ -642,6 +642,37 @@ def test_small_neighbours_are_joined_and_positions_and_rows_are_kept(tmp_path: P
     assert len(sealed(again)) <= 10
     assert visible(tmp_path) == sorted([*expected, *range(321, 325)])
     again.close()
+
+
+def test_what_was_sealed_or_joined_and_not_finished_is_not_once_more(tmp_path: Path) -> None:
+    """The entry is durable, and then a disk fails, or a rename: a round that is tried again counts it."""
+    reached: list[str] = []
+
+    def fail(point: str, epoch: int) -> None:
+        reached.append(point)
+        if len(reached) % 3 == 0:
+            raise RuntimeError(f"{point}:{epoch}")
+
+    def even(segment: Segment) -> str:
+        return "even" if segment.partition == "word=a" or segment.last_epoch % 4 == 0 else ""
+
+    sink = opened(tmp_path, seal=(even,), sort_by=("id",))
+    failures = 0
+    for epoch in range(1, 25):
+        publish(sink, epoch, [(epoch, "a"), (epoch + 100, "b")])
+        faults.install(fail)
+        for _ in range(4):
+            try:
+                sink.sealing.tend()
+            except RuntimeError:
+                failures += 1
+        faults.install(None)
+    sink.sealing.tend()
+    assert failures > 5
+    assert any(each.reason == "compaction" for each in sealed(sink))
+    rows = [number for each in sealed(sink) for number in pq.read_table(tmp_path / each.path)["id"].to_pylist()]
+    assert sorted(rows) == [*range(1, 25), *range(101, 125)]
+    sink.close()
 
 
 def test_small_files_are_left_alone_where_they_are_to_be(tmp_path: Path) -> None:

@@ -125,11 +125,14 @@ class Sealing:
         self._behind_bytes = 0
         self._growth = Growth()
         self._error: Exception | None = None
+        self._is_doubtful = False
+        """Whether the last entry may be in place, and is not counted here."""
 
     # --- called by the sink -------------------------------------------------------------------------------------
 
     def begin(self, holdings: Holdings) -> None:
         """Start from a state that was read; under the sink's lock."""
+        self._is_doubtful = False
         self._queue = []
         self._small = None
         self._uncounted = deque(_Came(file, None, 0) for file in holdings.files.values())
@@ -188,6 +191,9 @@ class Sealing:
         host = self._host
         asked = control.pending(host.places.own)
         with host.lock:
+            if self._is_doubtful:  # else what the entry has sealed or joined would be sealed or joined once more
+                host.follow()
+                self.begin(host.holdings)
             growth = self._growth
             uncounted = self._uncounted
             uncounted += self._queue
@@ -251,8 +257,10 @@ class Sealing:
                 if not host.append(entry):
                     host.fenced_out()
         except Exception as error:
-            if not is_sent or isinstance(error, Fenced | Unavailable):  # else the entry may be in place
+            if not is_sent or isinstance(error, Fenced | Unavailable):
                 self._drop(written)
+            else:
+                self._is_doubtful = True
             raise
         growth.sealed(partitions, left)
         if self._small is not None:
@@ -390,6 +398,8 @@ class Sealing:
             except Exception as error:
                 if not is_sent or isinstance(error, Fenced | Unavailable):
                     self._drop([segment])
+                else:
+                    self._is_doubtful = True
                 raise
             small.joined(run, segment)
             log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
