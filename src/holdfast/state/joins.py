@@ -166,12 +166,11 @@ def members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[n
     """
     if not on or keys.num_rows == 0:
         return np.arange(table.num_rows if keys.num_rows else 0, dtype=np.int64)
-    near_keys = key_filter.near(table.select(list(on)), keys.select(list(on)))
-    if near_keys is not None:
-        return (
-            near_keys[_members(rows_at(table.select(list(on)), near_keys), keys, on)] if len(near_keys) else near_keys
-        )
-    return _members(table, keys, on)
+    columns = table.select(list(on))
+    rows = key_filter.near(columns, keys.select(list(on)))
+    if rows is None:
+        return _members(table, keys, on)
+    return rows[_members(rows_at(columns, rows), keys, on)] if len(rows) else rows
 
 
 def _members(table: pa.Table, keys: pa.Table, on: Sequence[str]) -> npt.NDArray[np.int64]:

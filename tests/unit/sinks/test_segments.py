@@ -661,12 +661,14 @@ def test_what_was_sealed_or_joined_and_not_finished_is_not_once_more(tmp_path: P
     for epoch in range(1, 25):
         publish(sink, epoch, [(epoch, "a"), (epoch + 100, "b")])
         faults.install(fail)
-        for _ in range(4):
-            try:
-                sink.sealing.tend()
-            except RuntimeError:
-                failures += 1
-        faults.install(None)
+        try:
+            for _ in range(4):
+                try:
+                    sink.sealing.tend()
+                except RuntimeError:
+                    failures += 1
+        finally:
+            faults.install(None)
     sink.sealing.tend()
     assert failures > 5
     assert any(each.reason == "compaction" for each in sealed(sink))

@@ -257,10 +257,7 @@ class Sealing:
                 if not host.append(entry):
                     host.fenced_out()
         except Exception as error:
-            if not is_sent or isinstance(error, Fenced | Unavailable):
-                self._drop(written)
-            else:
-                self._is_doubtful = True
+            self._failed(written, error, is_sent=is_sent)
             raise
         growth.sealed(partitions, left)
         if self._small is not None:
@@ -320,6 +317,13 @@ class Sealing:
             for partition in () if each.partitions is None else each.partitions.among(partitions):
                 found.setdefault(partition, Began(each.file.epoch, each.at_us))
         return found
+
+    def _failed(self, segments: Sequence[SealedSegment], error: Exception, *, is_sent: bool) -> None:
+        """Drop files that no entry names; where the entry may be in place, the next round begins from the manifest."""
+        if not is_sent or isinstance(error, Fenced | Unavailable):
+            self._drop(segments)
+        else:
+            self._is_doubtful = True
 
     def _drop(self, segments: Sequence[SealedSegment]) -> None:
         for segment in segments:
@@ -396,10 +400,7 @@ class Sealing:
                     if not host.append(entry):
                         host.fenced_out()
             except Exception as error:
-                if not is_sent or isinstance(error, Fenced | Unavailable):
-                    self._drop([segment])
-                else:
-                    self._is_doubtful = True
+                self._failed([segment], error, is_sent=is_sent)
                 raise
             small.joined(run, segment)
             log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
