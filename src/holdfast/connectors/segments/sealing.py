@@ -257,7 +257,7 @@ class Sealing:
                 if not host.append(entry):
                     host.fenced_out()
         except Exception as error:
-            self._failed(written, error, is_sent=is_sent)
+            self._undo(written, error, is_sent=is_sent)
             raise
         growth.sealed(partitions, left)
         if self._small is not None:
@@ -318,7 +318,7 @@ class Sealing:
                 found.setdefault(partition, Began(each.file.epoch, each.at_us))
         return found
 
-    def _failed(self, segments: Sequence[SealedSegment], error: Exception, *, is_sent: bool) -> None:
+    def _undo(self, segments: Sequence[SealedSegment], error: Exception, *, is_sent: bool) -> None:
         """Drop files that no entry names; where the entry may be in place, the next round begins from the manifest."""
         if not is_sent or isinstance(error, Fenced | Unavailable):
             self._drop(segments)
@@ -400,7 +400,7 @@ class Sealing:
                     if not host.append(entry):
                         host.fenced_out()
             except Exception as error:
-                self._failed([segment], error, is_sent=is_sent)
+                self._undo([segment], error, is_sent=is_sent)
                 raise
             small.joined(run, segment)
             log.info("sink %s: joined %d files to %s", host.name, len(run), segment.path)
