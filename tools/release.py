@@ -80,19 +80,25 @@ class Release:
         if PLACEHOLDER in self.project_text() and not self.url:
             raise NotReady(
                 f"[project.urls] name {PLACEHOLDER}, which is no address.",
-                "make release VERSION=... URL=https://the-address",
+                f"make release VERSION=... URL=https://the-address; URL=https://{PLACEHOLDER} writes it later.",
             )
 
     def commit(self) -> None:
         """Write version, addresses and change log, and commit them; do nothing where that has been done."""
-        if self.present_version() == self.version and self.fragments() == []:
-            return
+        has_version = self.present_version() == self.version and self.fragments() == []
         text = self.project_text()
-        if self.url:
+        if self.url and PLACEHOLDER not in self.url:
             text = text.replace(f"https://{PLACEHOLDER}", self.url.rstrip("/"))
             text = re.sub(r"(?m)^(\[project\.urls\])  #.*$", r"\1", text)
         text = re.sub(r'(?m)^version = ".*"$', f'version = "{self.version}"', text, count=1)
+        if has_version and text == self.project_text():
+            return
         (self.root / "pyproject.toml").write_text(text, encoding="utf-8")
+        if not has_version:
+            self._write_version()
+        self.git("commit", "--quiet", "--all", "--message", f"Release {self.version}")
+
+    def _write_version(self) -> None:
         module = self.root / "src/holdfast/__init__.py"
         said = re.sub(
             r'(?m)^__version__ = ".*"$', f'__version__ = "{self.version}"', module.read_text(encoding="utf-8")
@@ -101,7 +107,6 @@ class Release:
         today = datetime.now(UTC).date().isoformat()
         command = ["towncrier", "build", "--yes", "--version", self.version, "--date", today]
         self.run(sys.executable, "-m", *command)
-        self.git("commit", "--quiet", "--all", "--message", f"Release {self.version}")
 
     def is_tested(self) -> bool:
         """Return whether the last report of the tests is of this commit, and good."""

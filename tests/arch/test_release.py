@@ -146,6 +146,21 @@ def test_one_commit_has_version_addresses_and_change_log_and_is_made_once(clone)
     assert git(clone, "rev-parse", "HEAD") == made
 
 
+def test_an_address_that_comes_later_is_a_commit_of_its_own(clone):
+    before = release_of(clone, url=f"https://{PLACEHOLDER}")
+    before.check()
+    before.commit()
+    assert 'version = "0.2.0"' in before.project_text()
+    assert "[project.urls]  # it stands for" in before.project_text()
+    made, changes = git(clone, "rev-parse", "HEAD"), (clone / "CHANGELOG.md").read_text()
+    release = release_of(clone)
+    release.check()
+    release.commit()
+    assert PLACEHOLDER not in release.project_text()
+    assert git(clone, "rev-parse", "HEAD^") == made
+    assert (clone / "CHANGELOG.md").read_text() == changes
+
+
 def test_tests_count_only_of_this_commit_and_all_of_them(clone):
     release = release_of(clone)
     report = {"commit": git(clone, "rev-parse", "HEAD"), "is_good": True, "groups": {name: {} for name in GROUPS}}
