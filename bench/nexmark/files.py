@@ -15,6 +15,9 @@ import holdfast as hf
 from bench.nexmark.events import SCHEMAS, Events
 from bench.nexmark.expected import side_table
 
+ROWS_PER_GROUP = 125_000
+"""In a row group, as writers of such files have it: more than one task can read a file."""
+
 _COLUMN_TYPES = {"int64": "BIGINT", "string": "STRING"}
 
 
@@ -31,7 +34,7 @@ def write_events(directory: Path, events: Events, count: int, events_per_file: i
         for number, start in enumerate(range(0, count, events_per_file)):
             rows = events.make(table, start, min(count, start + events_per_file))
             path = directory / table / f"{number:05}.parquet"
-            pyarrow.parquet.write_table(pyarrow.Table.from_batches([rows]), path)
+            pyarrow.parquet.write_table(pyarrow.Table.from_batches([rows]), path, row_group_size=ROWS_PER_GROUP)
             os.utime(path, (number, number))
 
 

@@ -22,12 +22,11 @@ def count_letters(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
-    euro = tables.bid | hf.select("* except (price)", price="CAST(price * 0.908 AS DECIMAL(23, 3))", name="euro")
-    some = euro | hf.filter("price > 1000000 AND price < 50000000", name="some")
+    some = tables.bid | hf.filter("price * 0.908 > 1000000 AND price * 0.908 < 50000000", name="some")
     timed = some | hf.select(
         "auction",
         "bidder",
-        "price",
+        "CAST(price * 0.908 AS DECIMAL(23, 3)) AS price",
         "CASE WHEN hour(dateTime) BETWEEN 8 AND 18 THEN 'dayTime' WHEN hour(dateTime) <= 6 OR hour(dateTime) >= 20 "
         "THEN 'nightTime' ELSE 'otherTime' END AS bidTimeType",
         "dateTime",
