@@ -148,7 +148,26 @@ _FIELDS: dict[str, Callable[[Any], Any]] = {
 _FORMAT = re.compile(r"([A-Za-z])\1*|[-/:., _]+")
 
 
+_UNITS = {"yyyy": "day", "MM": "day", "dd": "day", "HH": "hour", "mm": "minute", "ss": "second", "SSS": "millisecond"}
+"""How finely a field looks at a time."""
+_FLOORS_SINCE = -(2**62)
+"""Microseconds; the floor of the least times of all is less than a number of 64 bits can be."""
+
+
 def _date_format(times: Any, *parts: str) -> Any:
+    """Return times as texts; those that differ in no field are written once."""
+    units = {_UNITS[part] for part in parts if part in _UNITS}
+    unit = next((unit for unit in reversed(_UNITS.values()) if unit in units), "day")
+    least = pc.min(times.cast(pa.int64())).as_py()
+    if least is None or least < _FLOORS_SINCE:
+        return _formatted(times, parts)
+    floors = pc.floor_temporal(times.cast(pa.timestamp("us")), unit=unit).dictionary_encode()
+    if len(floors.dictionary) > len(times) // 2:
+        return _formatted(times, parts)
+    return _formatted(floors.dictionary.cast(TIMESTAMP), parts).take(floors.indices)
+
+
+def _formatted(times: Any, parts: Sequence[str]) -> Any:
     texts = [_FIELDS[part](times) if part in _FIELDS else pa.scalar(part) for part in parts]
     return pc.binary_join_element_wise(*texts, "")
 

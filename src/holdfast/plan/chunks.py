@@ -189,6 +189,8 @@ _PRIME = np.uint64(0x100000001B3)
 _NULL = np.uint64(0x6E756C6C)
 
 Hashes = npt.NDArray[np.uint64]
+_SAMPLED = 1024
+"""Values that show whether a column has the same ones again and again."""
 
 
 def bucket_of(rows: pa.Table | pa.RecordBatch, key: pa.Schema, buckets: int) -> npt.NDArray[np.int64]:
@@ -259,7 +261,15 @@ def _hashes(column: pa.ChunkedArray | pa.Array) -> Hashes:
 
 
 def _hashes_of_bytes(array: pa.Array) -> Hashes:
-    """Return the polynomial hash of each value's bytes, modulo 2**64."""
+    """Return the polynomial hash of each value's bytes, modulo 2**64; values that come often are hashed once."""
+    sample = array.slice(0, _SAMPLED)
+    if len(sample.unique()) > len(sample) // 2:
+        return _hashes_of_each(array)
+    encoded = array.dictionary_encode(null_encoding="encode")
+    return np.take(_hashes_of_each(encoded.dictionary), np.asarray(encoded.indices))
+
+
+def _hashes_of_each(array: pa.Array) -> Hashes:
     array = pc.fill_null(array.cast(pa.large_binary()), b"")
     _, offsets_buffer, data = array.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64, len(array) + 1, array.offset * 8)

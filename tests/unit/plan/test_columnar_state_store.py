@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.plan.chunks import ROWS, Chunk, ChunkTarget, Packer, Routing, decode, divided, in_order, rank_of
+from holdfast.plan.chunks import (
+    ROWS,
+    Chunk,
+    ChunkTarget,
+    Packer,
+    Routing,
+    bucket_of,
+    decode,
+    divided,
+    in_order,
+    rank_of,
+)
 from holdfast.plan.levels import store
 from holdfast.plan.levels.store import Cache, HeldTables, Record, advance, load
 from holdfast.state import tables
@@ -177,8 +188,6 @@ def test_buckets_never_change() -> None:
     names = pa.array(["JFK", "", None, "Zürich", "a" * 100])
     found = [number for number, part in divided(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000)]
     assert found == sorted(found)
-    from holdfast.plan.chunks import bucket_of
-
     assert bucket_of(pa.table({"k": names}), pa.schema([("k", pa.string())]), 1000).tolist() == EXPECTED_NAMES
     numbers = pa.array([0, 1, -1, 2**62, None])
     assert bucket_of(pa.table({"k": numbers}), pa.schema([("k", pa.int64())]), 1000).tolist() == EXPECTED_NUMBERS
@@ -186,6 +195,14 @@ def test_buckets_never_change() -> None:
     of_floats = bucket_of(pa.table({"k": floats}), pa.schema([("k", pa.float64())]), 1000).tolist()
     assert of_floats[0] == of_floats[1]
     assert of_floats == EXPECTED_FLOATS
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+def test_a_text_that_comes_often_has_the_bucket_that_it_has_alone(kind: pa.DataType) -> None:
+    names = pa.array(["JFK", "", None, "Zürich", "a" * 100] * 400).cast(kind).slice(3)
+    key = pa.schema([("k", kind)])
+    found = bucket_of(pa.table({"k": names}), key, 1000).tolist()
+    assert found == (EXPECTED_NAMES * 400)[3:]
 
 
 EXPECTED_NAMES = [806, 516, 859, 240, 362]
