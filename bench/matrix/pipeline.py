@@ -42,4 +42,5 @@ once = readings | hf.distinct(by="id", horizon="1 h", name="once")
 sinks = [once | sink_of(os.environ["MATRIX_SINK"])]
 if os.environ.get("MATRIX_BESIDE"):
     sinks.append(once | hf.write.sqlite(WORK / "beside.db", table="rows", name="beside"))
-pipeline = hf.Pipeline("matrix", *sinks)
+# A broker knows a pipeline by its name, whatever its topic: each chain is a pipeline of its own.
+pipeline = hf.Pipeline("matrix_" + WORK.name.rpartition("-")[2], *sinks)
