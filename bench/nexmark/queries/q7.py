@@ -11,5 +11,5 @@ KEY: tuple[str, ...] = ()
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
     window = hf.tumbling("10 s")
-    highest = hf.top(tables.bid, 1, order="price desc", window=window, ties="all", emit="settled", name="highest")
-    return highest | hf.select("auction", "bidder", "price", "dateTime", "extra", name="bids")
+    bids = tables.bid | hf.select("auction", "bidder", "price", "dateTime", "extra", name="bids")
+    return hf.top(bids, 1, order="price desc", window=window, ties="all", emit="settled", name="highest")
