@@ -44,7 +44,7 @@ from holdfast.operators.aggregate.aggregates import quantile as quantile
 from holdfast.operators.aggregate.aggregates import quantiles as quantiles
 from holdfast.operators.aggregate.aggregates import sum as sum
 from holdfast.operators.aggregate.aggregates import variance as variance
-from holdfast.operators.aggregate.approximate import approx_count_distinct as approx_count_distinct
+from holdfast.operators.aggregate.hyperloglog import approx_count_distinct as approx_count_distinct
 from holdfast.operators.aggregate.latest import combine as combine
 from holdfast.operators.aggregate.latest import latest as latest
 from holdfast.operators.aggregate.over import over as over

@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.flow import Graph, node
 from holdfast.operators.aggregate import aggregates, window
 from holdfast.operators.aggregate.accumulate import accumulate
-from holdfast.operators.aggregate.approximate import approx_count_distinct
+from holdfast.operators.aggregate.hyperloglog import approx_count_distinct
 from holdfast.operators.aggregate.over import over
 from holdfast.operators.aggregate.spec import aggregate
 from holdfast.operators.aggregate.top import top
@@ -101,6 +101,16 @@ def with_retractions(events, column):
     return more
 
 
+def with_few_values(events):
+    """Return the same events, whose column v has twenty values: distinct counts of it are combined."""
+
+    def more(rng, count, keys):
+        made = events(rng, count, keys)
+        return [(name, row | {"v": row["v"] % 20} if isinstance(row, dict) else row) for name, row in made]
+
+    return more
+
+
 def of_many_keys(events):
     """Return the same events, of at most some fifty rows a key: each meets all others of its key."""
     return lambda rng, count, keys: events(rng, count, max(keys, count // 50))
@@ -153,6 +163,7 @@ OF_VALUES: dict[str, Any] = {
     "about": approx_count_distinct("v", relative_error=0.26),
 }  # fmt: skip
 OF_CHANGES = {name: OF_VALUES[name] for name in ("rows", "total", "mean", "most", "different")}
+ORDERED = ("first", "all", "latest", "earliest")
 BY_TIME: dict[str, Any] = {
     "tumbling": window.tumbling(10),
     "sliding": window.sliding(10, 4),
@@ -191,6 +202,14 @@ def aggregations():
     ).node.spec
     spec = replace(spec, aggregates=(*spec.aggregates[:1], *((f"{name}_of_some", one) for name, one in some.items())))
     step = spec.step({"rows": ARROW.append(pa.field(condition, pa.bool_()))})
+    orderless = {name: one for name, one in OF_VALUES.items() if name not in ORDERED}
+    of_some = {f"{name}_of_some": some[name] for name in orderless}
+    for kind, emit in ((window.total(), "changes"), (window.total(), "settled"), (window.timer("10 s"), "settled")):
+        combining = (source() | aggregate(by="k", window=kind, emit=emit, **orderless)).node.spec
+        combining = replace(combining, aggregates=(*combining.aggregates, *of_some.items()))
+        made = combining.step({"rows": ARROW.append(pa.field(condition, pa.bool_()))})
+        yield StepCase(f"aggregate combined, {kind.kind}, {emit}", made,
+                       with_few_values(with_flag(events_for("rows"), condition)), depends_on_cut=True)  # fmt: skip
     ranked = {"order": "v desc", "by": "k", "window": BY_TIME["tumbling"]}
     settled = step_of(top(source(), 3, **ranked, emit="settled", disorder=4))
     yield StepCase("aggregate top", settled, events_for("rows", disorder=4))

@@ -20,11 +20,12 @@ import pyarrow.compute as pc
 
 from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport
+from holdfast.state.step import Combining
 from holdfast.types.casting import fitted
 
-ROWS, BOUNDS, REPORT, WAKE, PLACED = range(5)
+ROWS, BOUNDS, REPORT, WAKE, PLACED, COMBINED = range(6)
 """What a chunk holds: rows; bounds that follow all rows of the epoch; a report to the driver; nothing, but the step is
-to be called; bounds that keep the place of their chunk among the rows."""
+to be called; bounds that keep the place of their chunk among the rows; partial rows."""
 
 CHUNKS = (
     "operator string, label int, target int, bucket int, kind int, rank bigint, seq int, source string, data binary"
@@ -69,7 +70,7 @@ class Chunk:
     bucket : int
         The bucket at a stateful operator; else the number of the passage.
     kind : int
-        ``ROWS``, ``BOUNDS``, ``REPORT``, ``WAKE`` or ``PLACED``.
+        ``ROWS``, ``BOUNDS``, ``REPORT``, ``WAKE``, ``PLACED`` or ``COMBINED``.
     rank, seq : int
         Order of arrival.
     source : str
@@ -105,6 +106,8 @@ class ChunkTarget:
         Of its rows.
     key : pa.Schema
         The key columns that decide the bucket; empty where there is none.
+    combiner : Combining, optional
+        What makes partial rows of rows before they are sent; None: they are sent as they are.
     """
 
     number: int
@@ -113,6 +116,7 @@ class ChunkTarget:
     input: str
     schema: pa.Schema
     key: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    combiner: Combining | None = None
 
 
 @dataclass(frozen=True)
@@ -405,8 +409,10 @@ class Packer:
                 data = encode(rows, moves=number not in self._staying)
                 yield self._chunk(number, self._passage, ROWS, "", data)
                 continue
-            for bucket, part in divided(rows, target.key, self._routing.buckets):
-                yield self._chunk(number, bucket, ROWS, "", encode(part))
+            combined = None if target.combiner is None else target.combiner.combine(rows)
+            sent, kind = (rows, ROWS) if combined is None else (combined, COMBINED)
+            for bucket, part in divided(sent, target.key, self._routing.buckets):
+                yield self._chunk(number, bucket, kind, "", encode(part))
 
     def bounds(self, target: int, bucket: int, source: str, bounds: pa.Table) -> Chunk:
         """Return bounds for one bucket."""

@@ -48,7 +48,7 @@ from holdfast.plan.stages import (
 )
 from holdfast.ports import ClockDriven, SelectiveSpec
 from holdfast.state import checks
-from holdfast.state.step import Promising, Selective
+from holdfast.state.step import Combining, Promising, Selective
 
 Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
@@ -427,10 +427,11 @@ class _Cutting:
                 step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
             checks.require_distinct_columns(step)
         targets = {}
+        combiner = step if offers(step, Combining) and step.partial_schema is not None else None
         for ordinal, name in enumerate(names):
             number = self._numbers[_Way(node, ordinal)]
             old = self._targets[number]
-            self._targets[number] = ChunkTarget(number, old.level, node.name, name, old.schema, step.key)
+            self._targets[number] = replace(old, operator=node.name, input=name, key=step.key, combiner=combiner)
             targets[name] = number
         feeds = {name: tuple(feeds_of(node, ordinal, self._analysis)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}

@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.capabilities import optional
 from holdfast.state.timeline import CLOSED as CLOSED
@@ -31,6 +32,9 @@ PLACE = "__place__"
 
 BOUND = "__bound__"
 """Column (BIGINT ticks) of a bound row: no row below it follows on this input for this key."""
+
+ROW_COUNT = "__rows__"
+"""Column (BIGINT) of a partial row: how many rows it stands for."""
 
 ALL_KEYS = "__all_keys__"
 """Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
@@ -82,10 +86,19 @@ class Arrivals:
         The input's schema and :data:`PLACE`, ascending by place.
     bounds : pa.Table
         The key columns, :data:`ALL_KEYS`, :data:`BOUND` and :data:`PLACE`, ascending by place.
+    partials : pa.Table, optional
+        What the step itself has made of other rows where they were packed (:class:`Combining`); None: there are none.
     """
 
     rows: pa.Table
     bounds: pa.Table
+    partials: pa.Table | None = None
+
+    @property
+    def count(self) -> int:
+        """How many rows the input delivers, in whatever form."""
+        count: int = self.rows.num_rows
+        return count if self.partials is None else count + (pc.sum(self.partials.column(ROW_COUNT)).as_py() or 0)
 
 
 @dataclass(frozen=True)
@@ -214,6 +227,21 @@ class Promising(Protocol):
 
     def by_bounds(self, inputs: Collection[str]) -> Step:
         """Return the step for which rows of these inputs promise nothing: only the bounds that they receive count."""
+
+
+@optional(Step)
+class Combining(Protocol):
+    """What a step offers that takes, in place of rows that share a key, a row of partial results for each key."""
+
+    @property
+    def partial_schema(self) -> pa.Schema | None:
+        """The key columns, :data:`ROW_COUNT` and what is made of the rows; None where it takes rows alone."""
+
+    def combine(self, rows: pa.Table) -> pa.Table | None:
+        """Return partial rows for some rows of its only input; None where these are to be sent as they are.
+
+        That must follow from the rows alone.  State and output must not depend on which rows are combined.
+        """
 
 
 @optional(Step)

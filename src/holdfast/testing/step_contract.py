@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,13 +23,14 @@ from holdfast.graph.nodes import Stream
 from holdfast.ports import StatefulSpec
 from holdfast.state import joins, tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Result, Step, StepTime
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Combining, Result, Step, StepTime
 from holdfast.testing.given import Bound
 
 Event = tuple[str, Mapping[str, Any] | Bound]
 """Input, and what arrives on it: a row as a dict, or a bound."""
 
 _LARGE = 20_000
+_SOME = 12_000
 _FEW = 10
 
 
@@ -115,10 +116,10 @@ class _Life:
         self.state = tables.empty_state(self.case.step)
         self.rows = {name: [] for name in self.case.step.outputs}
 
-    def run(self, events: Sequence[Event]) -> Result:
-        """Run one epoch."""
+    def run(self, events: Sequence[Event], arrivals: Mapping[str, Arrivals] | None = None) -> Result:
+        """Run one epoch; with arrivals, if any, in place of those of the events."""
         step = self.case.step
-        arrivals = arrivals_of(step, events)
+        arrivals = arrivals_of(step, events) if arrivals is None else arrivals
         # The same batch time in all epochs: what follows from it must not depend on where epochs are cut.
         result = call(step, self.state, arrivals, StepTime(self.epoch, 0), operator=self.case.name)
         self.epoch += 1
@@ -202,6 +203,40 @@ def check_empty_epochs(case: StepCase) -> None:
         _alike(case, _run(case, parts), _run(case, [*between, []]), "empty epochs change the rows")
 
 
+def check_partial_rows(case: StepCase) -> None:
+    """Where a step takes partial rows for its rows, it makes the same of both: output, state and fates."""
+    step = case.step
+    if not offers(step, Combining) or step.partial_schema is None:
+        return
+    for seed in range(3):
+        rng = random.Random(seed)
+        plain, combining = _Life(case), _Life(case)
+        for part in _cut(case.events(rng, _SOME, 4), rng, 3):
+            given = {
+                name: replace(arrivals, **_sent_by_tasks(step, arrivals.rows, rng))
+                for name, arrivals in arrivals_of(step, part).items()
+            }
+            one, other = plain.run(part), combining.run(part, given)
+            _same(one.fates, other.fates, case, "partial rows have other fates than their rows")
+            _alike(case, one.outputs, other.outputs, "partial rows give other rows than their rows")
+            for name, table in plain.state.items():
+                mine, theirs = (sorted(map(repr, of.to_pylist())) for of in (table, combining.state[name]))
+                _same(mine, theirs, case, f"partial rows leave other state in {name!r}")
+
+
+def _sent_by_tasks(step: Combining, rows: pa.Table, rng: random.Random) -> dict[str, pa.Table | None]:
+    """Return the rows of an epoch as three tasks send them, one of which combines none of its own."""
+    borders = sorted(rng.randrange(rows.num_rows + 1) for _ in range(2))
+    tasks = [rows.slice(at, end - at) for at, end in zip([0, *borders], [*borders, rows.num_rows], strict=True)]
+    made = [None if at == 1 else step.combine(task.drop_columns([PLACE])) for at, task in enumerate(tasks)]
+    sent = [table for table in made if table is not None]
+    as_rows = [task for task, table in zip(tasks, made, strict=True) if table is None]
+    return {
+        "rows": pa.concat_tables(as_rows) if as_rows else rows.slice(0, 0),
+        "partials": tables.decode(tables.encode({"sent": pa.concat_tables(sent)}))["sent"] if sent else None,
+    }
+
+
 def check_one_huge_key(case: StepCase) -> None:
     """One key with very many rows gives what it gives in two parts."""
     rng = random.Random(1)
@@ -228,6 +263,7 @@ CHECKS: tuple[Callable[[StepCase], None], ...] = (
     check_cuts,
     check_serialisation,
     check_empty_epochs,
+    check_partial_rows,
     check_one_huge_key,
     check_many_keys,
 )

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from holdfast.operators.aggregate.counting import flags
 from holdfast.state import joins, tables
-from holdfast.state.keys import Ints, coded, numbers
+from holdfast.state.keys import Ints, coded, numbers, one
 from holdfast.state.step import Change, StateTable
 
 START = "window_start"
@@ -56,6 +58,21 @@ class CollectedValues:
         if self.is_distinct:
             return [value]
         return [pa.field(name, pa.int64()) for name in ("time", "epoch", "place")] + [value]
+
+    def fresh(self, rows: pa.Table) -> tuple[Ints, pa.Array]:
+        """Return which of some rows count, and their values."""
+        column = one(rows.column(self.column))
+        counts = np.asarray(column.is_valid())
+        if self.condition is not None:
+            counts &= flags(rows.column(self.condition))
+        counting = np.flatnonzero(counts)
+        return counting, column.take(pa.array(counting))
+
+
+def listed_values(lists: pa.ChunkedArray) -> tuple[pa.Array, Ints]:
+    """Return the values of a column of lists, and the row of each."""
+    column = one(lists)
+    return column.flatten(), np.asarray(pc.list_parent_indices(column)).astype(np.int64)
 
 
 def moved_rows(known: pa.Table, windows: Ints, starts: Ints) -> npt.NDArray[np.bool_]:

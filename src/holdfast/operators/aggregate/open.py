@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.operators.aggregate import cutting
-from holdfast.operators.aggregate.collected import START, CollectedValues, followed
+from holdfast.operators.aggregate.collected import START, CollectedValues, followed, listed_values
 from holdfast.operators.aggregate.counting import CountingRows, counting_rows, flags
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.parts import Partial, RowGroups, state_fields
@@ -23,6 +23,7 @@ from holdfast.operators.aggregate.weighted import ROWS, CountedValues
 from holdfast.state.keys import Ints, coded, coded_pairs, found, numbers, one, ordinals_from
 from holdfast.state.rows import rows_at
 from holdfast.state.step import CLOSED, PLACE, UNBOUNDED, Change, StateTable, StepTime
+from holdfast.state.tables import united
 
 Flags = npt.NDArray[np.bool_]
 END = "window_end"
@@ -56,6 +57,8 @@ class Windows:
         For each key its rows, where their number decides.
     groups, cell_counts, cells : ndarray of int64
         For each row its group; for each group how many windows it belongs to; these, ordered by group.
+    of_partials : ndarray of int64
+        For each partial row its group.
     """
 
     spans: Spans
@@ -68,6 +71,7 @@ class Windows:
     groups: Ints
     cell_counts: Ints
     cells: Ints
+    of_partials: Ints
 
     @property
     def rows(self) -> Ints | None:
@@ -174,8 +178,13 @@ class WindowsTable:
     def merged(self, loaded: Loaded, keys: Keys, rows: Admitted, at: StepTime) -> Windows:
         """Return every window concerned: what was in state and what the epoch adds, together."""
         base = self._counted_before(keys, at)
-        ordinals = rows.codes if base is None else ordinals_from(base, rows.codes, keys.size)
-        groups, panes = cutting.grouped(self.cut, rows.codes, rows.ticks, ordinals, at.batch_us)
+        codes, ticks = rows.codes, rows.ticks
+        if len(rows.of_partials):
+            codes = np.concatenate([codes, rows.of_partials])
+            ticks = np.concatenate([ticks, np.zeros(len(rows.of_partials), np.int64)])
+        ordinals = codes if base is None else ordinals_from(base, codes, keys.size)
+        groups, panes = cutting.grouped(self.cut, codes, ticks, ordinals, at.batch_us)
+        groups, of_partials = groups[: len(rows.codes)], groups[len(rows.codes) :]
         of_pane, fresh = cutting.spread(self.cut, panes)
         table = loaded.table
         old = Spans(loaded.codes, numbers(table.column(START)), numbers(table.column(END)))
@@ -186,7 +195,7 @@ class WindowsTable:
             owners, spans = np.arange(len(fresh)), fresh
         retracted = None if self.retracted is None else flags(rows.rows.column(self.retracted))
         of_rows = RowGroups(groups, len(panes), rows.ticks, retracted)
-        columns = self._parts(loaded, rows, of_rows, of_pane, owners, len(spans))
+        columns = self._parts(loaded, self._parts_of_epoch(rows, of_rows, of_partials), of_pane, owners, len(spans))
         is_changed = np.zeros(len(spans), np.bool_)
         is_changed[owners[len(old) :]] = True
         is_closing = spans.ends <= keys.ends[spans.codes]
@@ -199,7 +208,7 @@ class WindowsTable:
                 is_closing |= spans.ends <= counted[spans.codes]
         cell_counts, cells = np.bincount(of_pane, minlength=len(panes)), np.argsort(of_pane, kind="stable")
         return Windows(
-            spans, columns, owners, loaded, is_changed, is_closing, counted, groups, cell_counts, cells
+            spans, columns, owners, loaded, is_changed, is_closing, counted, groups, cell_counts, cells, of_partials
         )  # fmt: skip
 
     def _counted_before(self, keys: Keys, at: StepTime) -> Ints | None:
@@ -210,18 +219,39 @@ class WindowsTable:
             return keys.before["rows"]
         return np.where(keys.before["opens"] == self.cut.period_of(at.batch_us), keys.before["rows"], 0)
 
+    def parts_of_rows(self, rows: pa.Table, of_rows: RowGroups) -> dict[str, list[pa.Array]]:
+        """Return the parts of each aggregate, of some rows: for each group."""
+        counting: dict[str | None, CountingRows] = {}
+        columns: dict[str, list[pa.Array]] = {}
+        for name, part in self.parts.items():
+            condition = self.conditions[name]
+            if condition not in counting:
+                counting[condition] = counting_rows(rows, condition, of_rows)
+            columns[name] = part.made(counting[condition].values(self.columns[name]), counting[condition].groups)
+        return columns
+
+    def _parts_of_epoch(self, rows: Admitted, of_rows: RowGroups, of_partials: Ints) -> dict[str, list[pa.Array]]:
+        """Return the parts of what an epoch adds, rows and partial rows, for each group."""
+        made, partials, size = self.parts_of_rows(rows.rows, of_rows), rows.partials, of_rows.size
+        if partials is None:
+            return made
+        groups = np.concatenate([np.arange(size), of_partials])
+        of_parts = RowGroups(groups, size, np.zeros(len(groups), np.int64))
+        sent = {name: [one(partials.column(f"{name}__{suffix}")) for suffix, _ in part.fields]
+                for name, part in self.parts.items()}  # fmt: skip
+        return {
+            name: part.merged([pa.concat_arrays(pair) for pair in zip(made[name], sent[name], strict=True)], of_parts)
+            for name, part in self.parts.items()
+        }
+
     def _parts(
-        self, loaded: Loaded, rows: Admitted, of_rows: RowGroups, of_pane: Ints, owners: Ints, size: int
+        self, loaded: Loaded, of_groups: Mapping[str, list[pa.Array]], of_pane: Ints, owners: Ints, size: int
     ) -> dict[str, list[pa.Array]]:  # fmt: skip
         columns: dict[str, list[pa.Array]] = {}
         is_alone = not len(loaded.codes) and size == len(of_pane) and bool((owners == np.arange(size)).all())
         of_parts = RowGroups(owners, size, np.zeros(len(owners), np.int64))
-        counting: dict[str | None, CountingRows] = {}
         for name, part in self.parts.items():
-            condition = self.conditions[name]
-            if condition not in counting:
-                counting[condition] = counting_rows(rows.rows, condition, of_rows)
-            made = part.made(counting[condition].values(self.columns[name]), counting[condition].groups)
+            made = of_groups[name]
             if self.cut.kind == "sliding":
                 made = [array.take(pa.array(of_pane)) for array in made]
             if not is_alone:
@@ -250,15 +280,16 @@ class WindowsTable:
     ) -> tuple[pa.Array, Change]:  # fmt: skip
         """Return one aggregate of kept values per window, and how its table changes."""
         known, of_known = self._loaded_values(values, windows, keys)
-        column = one(rows.rows.column(kept.column))
-        counts = np.asarray(column.is_valid())
-        if kept.condition is not None:
-            counts &= flags(rows.rows.column(kept.condition))
-        valid = np.flatnonzero(counts)
-        which, cells = windows.cells_of(windows.groups[valid])
-        valid = valid[which]
-        fresh = pa.table({"value": column.take(pa.array(valid))})
+        valid, given = kept.fresh(rows.rows)
+        groups = windows.groups[valid]
+        if rows.partials is not None:  # of distinct counts alone
+            sent, owners = listed_values(rows.partials.column(kept.table))
+            given = pa.concat_arrays([given, sent])
+            groups = np.concatenate([groups, windows.of_partials[owners]])
+        which, cells = windows.cells_of(groups)
+        fresh = pa.table({"value": given.take(pa.array(which))})
         if not kept.is_distinct:
+            valid = valid[which]
             places = pa.array(numbers(rows.rows.column(PLACE))[valid])
             epochs = pa.array(np.full(len(valid), at.epoch))
             times = pa.array(rows.ticks[valid])
@@ -274,7 +305,14 @@ class WindowsTable:
         """Return the aggregates that share a table of values, per window, and how it changes."""
         known, of_known = self._loaded_values(values, windows, keys)
         counting, every = shared.fresh(one(rows.rows.column(shared.column)), rows.rows)
-        which, cells = windows.cells_of(windows.groups[counting])
+        groups = windows.groups[counting]
+        if rows.partials is not None:
+            sent, holders = listed_values(rows.partials.column(shared.table))
+            more = pa.Table.from_arrays(sent.flatten(), names=every.column_names)
+            counting = np.concatenate([counting, every.num_rows + np.arange(len(sent))])
+            every = united([every, more])
+            groups = np.concatenate([groups, windows.of_partials[holders]])
+        which, cells = windows.cells_of(groups)
         owners = np.concatenate([of_known, windows.of_fresh[cells]])
         fresh = every.take(pa.array(counting[which]))
         key_columns = keys.arrays(windows.spans.codes)

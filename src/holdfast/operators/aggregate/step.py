@@ -16,6 +16,7 @@ from holdfast.operators.aggregate.collected import START, CollectedValues
 from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
+from holdfast.operators.aggregate.partial_rows import PartialRows, partial_rows
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
@@ -149,13 +150,22 @@ class AggregateStep:
             return self
         return replace(self, promise=self.promise.silent()) if self.name in inputs else self
 
+    @property
+    def partial_schema(self) -> pa.Schema | None:
+        """What it takes in place of rows, where its windows and all of its aggregates allow that."""
+        return None if self._partial_rows is None else self._partial_rows.partial_schema
+
+    def combine(self, rows: pa.Table) -> pa.Table | None:
+        """Return partial rows for some rows, where there are fewer of them by far."""
+        return None if self._partial_rows is None else self._partial_rows.combine(rows)
+
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
         given, known = arrivals[self.name], state.get("keys")
         of_keys, of_windows = self._keys_table, self._windows_table
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
-        if not given.rows.num_rows and not given.bounds.num_rows and not len(silent) and not has_clock:
+        if not given.count and not given.bounds.num_rows and not len(silent) and not has_clock:
             return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change), fates={})
         checks.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
         keys, rows = of_keys.read(known, given, silent, at)
@@ -194,7 +204,7 @@ class AggregateStep:
             late = self.outputs["late"]
             outputs["late"] = keyed.late_rows(late, self.name, rows.late, self.time, rows.limits, _WHY_LATE)
         bounds = self._bounds(of_windows, windows, state["windows"], keys)
-        fates = {"late": len(rows.limits), ABSORBED: len(rows.codes)}
+        fates = {"late": len(rows.limits), ABSORBED: rows.count}
         return Result(outputs, changes, bounds, keyed.late_counts(rows.limits), due_us, fates=fates)
 
     def _timer_due(self, state: Mapping[str, pa.Table], changes: Mapping[str, Change], at: StepTime) -> int | None:
@@ -373,6 +383,13 @@ class AggregateStep:
                 is_distinct = of.kind == "distinct_count"
                 kept.append(CollectedValues(name, columns[name][0], kind, is_distinct, of.condition))
         return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
+
+    @cached_property
+    def _partial_rows(self) -> PartialRows | None:
+        if self.retracted is not None or self.ranked is not None:
+            return None
+        required = self.key.names if self.time is None else (*self.key.names, self.time)
+        return partial_rows(self._windows_table, self.aggregates.values(), required)
 
     def _retractable_table(
         self, columns: Mapping[str, Sequence[str]], conditions: Mapping[str, str | None], retracted: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,18 @@ import pyarrow.compute as pc
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, by_code, coded, found, numbers, one
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Change, StateTable, StepTime
+from holdfast.state.step import (
+    ALL_KEYS,
+    BOUND,
+    CLOSED,
+    PLACE,
+    ROW_COUNT,
+    UNBOUNDED,
+    Arrivals,
+    Change,
+    StateTable,
+    StepTime,
+)
 from holdfast.state.timeline import Promise, bound_at, bounds_before
 
 Flags = npt.NDArray[np.bool_]
@@ -121,6 +132,10 @@ class Admitted:
         The others.
     limits : ndarray of int64
         The bounds that these are below.
+    partials : pa.Table, optional
+        What was made of other rows where they were packed; none of these is late.
+    of_partials : ndarray of int64
+        The keys of these.
     """
 
     rows: pa.Table
@@ -128,6 +143,13 @@ class Admitted:
     ticks: Ints
     late: pa.Table
     limits: Ints
+    partials: pa.Table | None = None
+    of_partials: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def count(self) -> int:
+        """How many rows are in time."""
+        return len(self.codes) + (0 if self.partials is None else int(numbers(self.partials.column(ROW_COUNT)).sum()))
 
 
 @dataclass(frozen=True)
@@ -206,7 +228,7 @@ class KeysTable:
 
     def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: StepTime) -> tuple[Keys, Admitted]:
         """Return the keys that the epoch touches, and the rows that are in time."""
-        table, codes, explicit, is_silent = self._named(known, given, silent)
+        table, codes, of_partials, explicit, is_silent = self._named(known, given, silent)
         size = len(is_silent)
         before, is_known, overall_before = self._looked_up(known, table, size)
         ticks = keyed.ticks(given.rows.column(self.time)) if self.time else np.zeros(len(codes), np.int64)
@@ -230,8 +252,10 @@ class KeysTable:
             ends[idle] = bounds[idle] = np.maximum(ends, before["open_end"])[idle]
             ends[is_forgotten] = CLOSED
         rows = _parted(given.rows, codes, ticks, is_late, limits)
+        if given.partials is not None:
+            rows = replace(rows, partials=given.partials, of_partials=of_partials)
         is_present = np.zeros(size, np.bool_)
-        is_present[rows.codes] = True
+        is_present[rows.codes] = is_present[rows.of_partials] = True
         is_present[explicit.codes[explicit.codes >= 0]] = True
         return Keys(
             table, size, before, is_known, is_present, is_forgotten, overall_before, overall, bounds, ends
@@ -239,13 +263,15 @@ class KeysTable:
 
     def _named(
         self, known: pa.Table | None, given: Arrivals, silent: Ints
-    ) -> tuple[pa.Table, Ints, DeclaredBounds, Flags]:  # fmt: skip
-        """Return the distinct keys, the number of each row's, the bound rows, and which keys are silent."""
-        names, count = self.key.names, given.rows.num_rows
+    ) -> tuple[pa.Table, Ints, Ints, DeclaredBounds, Flags]:  # fmt: skip
+        """Return the distinct keys, the number of each row's and partial row's, the bound rows, and the silent keys."""
+        partials = [] if given.partials is None else [given.partials]
+        names, row_count = self.key.names, given.rows.num_rows
+        count = row_count + sum(table.num_rows for table in partials)
         for_all = np.asarray(given.bounds.column(ALL_KEYS).combine_chunks().fill_null(False)).astype(np.bool_)
         explicit_count = int((~for_all).sum())
         if names:
-            named = [given.rows, given.bounds.filter(pa.array(~for_all))]
+            named = [given.rows, *partials, given.bounds.filter(pa.array(~for_all))]
             named += [known.take(pa.array(silent))] if known is not None else []
             pool = tables.united([self.part(table) for table in named])
             codes, first = coded(pool)
@@ -259,7 +285,7 @@ class KeysTable:
         is_silent = np.zeros(size, np.bool_)
         is_silent[codes[count + explicit_count :]] = True
         is_silent[codes[: count + explicit_count]] = False
-        return table, codes[:count], explicit, is_silent
+        return table, codes[:row_count], codes[row_count:count], explicit, is_silent
 
     def _looked_up(self, known: pa.Table | None, table: pa.Table, size: int) -> tuple[dict[str, Ints], Flags, int]:
         columns = {name: np.full(size, default) for name, default in self.columns.items()}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.capabilities import offers
 from holdfast.errors import invariant
 from holdfast.plan.bounds import all_keys
-from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, decode, divided, is_of_operator
+from holdfast.plan.chunks import BOUNDS, COMBINED, PLACED, ROWS, Chunk, decode, divided, is_of_operator
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
 from holdfast.state import keyed, tables
 from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Step, Timed
@@ -80,12 +80,14 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
 
     Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds follow the rows, except
     the bound rows of sources, which keep their place among them.  Rows of several buckets of operators are interleaved.
+    Partial rows have no places: what is made of them does not depend on the order of arrival.
     """
     step: Step = hosted.step
     names = {number: name for name, number in hosted.targets.items()}
     rows: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
     senders: dict[str, list[int]] = {name: [] for name in hosted.targets}
     bounds: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
+    partials: dict[str, list[pa.Table]] = {name: [] for name in hosted.targets}
     place = 0
     for chunk in chunks:
         if chunk.kind == ROWS:
@@ -93,6 +95,8 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
             rows[names[chunk.target]].append(_placed(table, place))
             senders[names[chunk.target]].append(chunk.rank if is_of_operator(chunk.rank) else OF_SOURCE)
             place += table.num_rows
+        elif chunk.kind == COMBINED:
+            partials[names[chunk.target]].append(decode(chunk.data))
         elif chunk.kind == PLACED:
             name = names[chunk.target]
             for table in _effective(decode(chunk.data), name, chunk.source, step.key, feeds):
@@ -111,6 +115,7 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
         found[name] = Arrivals(
             _interleaved(rows[name], row_schema, senders[name], step.time_of(name) if offers(step, Timed) else None),
             _unite(bounds[name], bound_schema),
+            tables.united(partials[name], partials[name][0].schema) if partials[name] else None,
         )
     return found
 

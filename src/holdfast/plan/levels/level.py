@@ -355,7 +355,7 @@ def _flow(
     result: Result,
 ) -> dict[str, int]:
     """Return what is counted of a call, for the audit: what came and was held, and what became of it."""
-    came = {name: given.rows.num_rows for name, given in arrivals.items()}
+    came = {name: given.count for name, given in arrivals.items()}
     flow = {f"in.{name}": count for name, count in came.items()} | {"in": sum(came.values())}
     if result.fates is None:
         return flow

@@ -1,0 +1,373 @@
+"""Aggregating before the exchange: partial rows in place of rows, and nothing else is different (design/0064)."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections import defaultdict
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.errors import BadRow
+from holdfast.operators.aggregate import partial_rows
+from holdfast.plan import chunks
+from holdfast.plan.chunks import COMBINED, ROWS, ChunkTarget, Packer, Routing, decode
+from holdfast.state import tables
+from holdfast.state.call import call
+from holdfast.state.step import CLOSED, PLACE, ROW_COUNT, Arrivals, StepTime
+from holdfast.testing import close, step_contract
+from holdfast.testing.drive import Drive
+from holdfast.types.schema import to_arrow
+from tests.everyday import examples
+
+SCHEMA = "k STRING, day DATE, t BIGINT, v BIGINT, d DOUBLE, m DECIMAL(9, 2), w STRING"
+FEW, MANY = "v < 10", "v >= 10"
+SUMS: dict[str, Any] = {
+    "n": hf.count(),
+    "named": hf.count("w"),
+    "few": hf.count(where=FEW),
+    "total": hf.sum("v"),
+    "money": hf.sum("m", where=FEW),
+    "mean": hf.mean("v", where=MANY),
+    "middle": hf.mean("d"),
+    "weight": hf.sum("d", where=FEW),
+    "spread": hf.variance("d"),
+    "least": hf.min("d"),
+    "most": hf.max("d", where=FEW),
+    "last_name": hf.max("w"),
+    "cheapest": hf.min("m"),
+    "median": hf.quantile("d", 0.5),
+    "about": hf.approx_count_distinct("w", relative_error=0.26),
+}
+SETS: dict[str, Any] = {
+    "names": hf.distinct_count("w"),
+    "names_of_few": hf.distinct_count("w", where=FEW),
+    "names_of_many": hf.distinct_count("w", where=MANY),
+    "values": hf.distinct_count("v", where=FEW),
+    "days": hf.distinct_count("day"),
+}
+EVERY = SUMS | SETS
+
+
+def source(schema=SCHEMA):
+    return hf.read.rows([], schema=schema, timestamp="t", name="s")
+
+
+def step_of(stream, schema=SCHEMA):
+    """Return the step of an aggregation, over rows that have a column for each condition besides."""
+    conditions = sorted({one.condition for _, one in stream.node.spec.aggregates if one.condition is not None})
+    fields = [*to_arrow(schema), *(pa.field(name, pa.bool_()) for name in conditions)]
+    return stream.node.spec.step({"rows": pa.schema(fields)})
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Combine chunks of any size."""
+    monkeypatch.setattr(partial_rows, "ROWS_MIN", 1)
+
+
+DOUBLES = (None, 0.0, -0.0, 1.5, -2.25, 0.1, 1e300, -1e300, 5e-324, math.inf, -math.inf, math.nan)
+ROW = st.tuples(
+    st.sampled_from("ab"),
+    st.integers(0, 9),
+    st.sampled_from([None, 1, 9, 10, -11, 2**62, -(2**62)]),
+    st.sampled_from(DOUBLES),
+    st.sampled_from([None, Decimal("0.10"), Decimal("-9999999.99")]),
+    st.sampled_from([None, "x", "y", ""]),
+)
+
+
+def table_of(rows, step):
+    """Return rows as the step's input has them, with the columns of the two conditions."""
+    few, many = (aggregate.condition for aggregate in (SUMS["few"], SUMS["mean"]))
+    dicts = [
+        {
+            "k": k, "day": None if v is None else v % 3, "t": t, "v": v, "d": d, "m": m, "w": w,
+            few: None if v is None else v < 10, many: None if v is None else v >= 10,
+        }
+        for k, t, v, d, m, w in rows
+    ]  # fmt: skip
+    return pa.Table.from_pylist(dicts, schema=step.inputs["rows"])
+
+
+class Bucket:
+    """A bucket of a step, with what is left of an error."""
+
+    def __init__(self, step):
+        self.step = step
+        self.state = tables.empty_state(step)
+        self.epoch = 0
+        self.error = None
+
+    def run(self, tasks, *, combines, at_us, ends=False):
+        """Run an epoch of the rows of some tasks, of which some combine theirs; return all that came of it."""
+        if self.error is not None:
+            return self.error
+        sent, as_rows = [], []
+        for task, is_combined in zip(tasks, combines, strict=True):
+            made = self.step.combine(task) if is_combined else None
+            (as_rows if made is None else sent).append(task if made is None else made)
+        schema = self.step.inputs["rows"]
+        rows = tables.united([schema.empty_table(), *as_rows], schema)
+        rows = rows.append_column(pa.field(PLACE, pa.int64()), pa.array(range(rows.num_rows), pa.int64()))
+        bounds_schema = tables.bounds_schema(self.step.key).append(pa.field(PLACE, pa.int64()))
+        end = [{"__all_keys__": True, "__bound__": CLOSED, PLACE: 10**6}] if ends else []
+        bounds = pa.Table.from_pylist(end, schema=bounds_schema)
+        partials = decode(chunks.encode(tables.united(sent, sent[0].schema))) if sent else None
+        self.epoch += 1
+        try:
+            result = call(
+                self.step, self.state, {"rows": Arrivals(rows, bounds, partials)}, StepTime(self.epoch, at_us),
+                operator="aggregated",
+            )  # fmt: skip
+        except BadRow as error:
+            self.error = str(error)
+            return self.error
+        self.state = tables.apply_changes(self.state, self.step.tables, result.changes)
+        outputs = {name: list(map(repr, table.to_pylist())) for name, table in result.outputs.items()}
+        state = {name: sorted(map(repr, table.to_pylist())) for name, table in self.state.items()}
+        bounds_of = None if result.bounds is None else result.bounds.to_pylist()
+        return outputs, state, bounds_of, result.fates, result.counts, result.due_us
+
+
+KINDS = {
+    "reduce": lambda: hf.reduce(by="k", **EVERY),
+    "told": lambda: hf.reduce(by="k", delete="gone", **EVERY),
+    "forgotten": lambda: hf.reduce(by="k", forget_after="1 s", **EVERY),
+    "total": lambda: hf.aggregate(by=["k", "day"], window=hf.total(), **SUMS),
+    "timer": lambda: hf.aggregate(by="k", window=hf.timer("2 s"), **EVERY),
+    "timer as it changes": lambda: hf.aggregate(by="k", window=hf.timer("2 s"), emit="changes", **EVERY),
+    "of all": lambda: hf.aggregate(window=hf.total(), emit="changes", **EVERY),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=examples(40))
+@given(data=st.data())
+def test_partial_rows_give_what_their_rows_give(kind, data):
+    """Output, order of output, state, bounds, counts and errors are the same, whichever tasks combine."""
+    stream = source() | KINDS[kind]()
+    step = pickle.loads(pickle.dumps(step_of(stream)))
+    plain, combining = Bucket(step), Bucket(step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partial_rows, "ROWS_MIN", 1)
+        epochs = data.draw(st.integers(1, 3))
+        at_us = 0
+        for number in range(epochs):
+            rows = [*data.draw(st.lists(ROW, max_size=30))]
+            rows = rows * data.draw(st.integers(1, 3))  # so that it pays
+            ends = [0, *data.draw(st.lists(st.integers(0, len(rows)), max_size=2).map(sorted)), len(rows)]
+            tasks = [table_of(rows[start:end], step) for start, end in pairwise(ends)]
+            which = data.draw(st.lists(st.booleans(), min_size=len(tasks), max_size=len(tasks)))
+            at_us += data.draw(st.integers(0, 3)) * 700_000
+            has_ended = number == epochs - 1
+            expected = plain.run(tasks, combines=[False] * len(tasks), at_us=at_us, ends=has_ended)
+            found = combining.run(tasks, combines=which, at_us=at_us, ends=has_ended)
+            assert found == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=examples(30))
+@given(rows=st.lists(ROW, min_size=1, max_size=40), buckets=st.sampled_from([1, 3]), data=st.data())
+def test_a_graph_gives_what_naive_python_gives(rows, buckets, data):
+    computed = {"n": hf.count(), "few": hf.count(where=FEW), "most": hf.max("v"), "names": hf.distinct_count("w"),
+                "names_of_few": hf.distinct_count("w", where=FEW)}  # fmt: skip
+    rows = [dict(zip(["k", "t", "v", "d", "m", "w"], row, strict=True)) for row in rows * 2]
+    ends = [0, *data.draw(st.lists(st.integers(0, len(rows)), max_size=2).map(sorted)), len(rows)]
+    epochs = [rows[start:end] for start, end in pairwise(ends)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partial_rows, "ROWS_MIN", 1)
+        found = Drive(source() | hf.reduce(by="k", **computed), {"s": epochs}, buckets=buckets).tables()
+    latest = {row["k"]: row for table in found for row in table.to_pylist()}
+    of_key = defaultdict(list)
+    for row in rows:
+        of_key[row["k"]].append(row)
+    assert latest == {
+        key: {
+            "k": key,
+            "n": len(mine),
+            "few": sum(row["v"] is not None and row["v"] < 10 for row in mine),
+            "most": max((row["v"] for row in mine if row["v"] is not None), default=None),
+            "names": len({row["w"] for row in mine} - {None}),
+            "names_of_few": len({row["w"] for row in mine if row["v"] is not None and row["v"] < 10} - {None}),
+        }
+        for key, mine in of_key.items()
+    }
+
+
+def test_state_is_the_same_with_and_without(monkeypatch):
+    """So a version that combines and one that does not take turns on one checkpoint."""
+    rows = [{"k": "ab"[n % 2], "t": n, "v": n % 7, "d": n / 3, "w": "xyz"[n % 3]} for n in range(40)]
+    states = []
+    for least in (1, 10**6):
+        monkeypatch.setattr(partial_rows, "ROWS_MIN", least)
+        driven = Drive(source() | hf.reduce(by="k", **EVERY, name="counted"), {"s": [rows, rows]}, buckets=2)
+        driven.tables()
+        states.append([tables.decode(state) for state in driven.states["counted"]])
+    for mine, theirs in zip(*states, strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, table in mine.items():
+            assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, theirs[name].to_pylist()))
+        assert mine["windows"].equals(theirs["windows"])  # rows of windows come in the same order, too
+
+
+# --- what is combined -------------------------------------------------------------------------------------------------
+
+
+def declared(schema=SCHEMA, **given):
+    computed = {name: one for name, one in given.items() if name not in ("by", "window", "emit", "delete")}
+    options = {name: one for name, one in given.items() if name not in computed}
+    return step_of(source(schema) | hf.aggregate(**{"by": "k", "window": hf.total(), **options}, **computed), schema)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [hf.tumbling(10), hf.sliding(10, 2), hf.session(3), hf.count_window(5), hf.timer("1 s", count_trigger=3)],
+    ids=lambda window: window.kind,
+)
+def test_windows_for_which_a_bound_or_the_order_of_rows_decides_are_not(window):
+    assert declared(window=window, n=hf.count()).partial_schema is None
+
+
+@pytest.mark.parametrize(
+    "aggregate", [hf.first("v"), hf.last("v"), hf.max_by("w", "v"), hf.min_by("w", "v"), hf.collect("v")]
+)
+def test_one_aggregate_for_which_arrival_decides_leaves_all_as_they_are(aggregate):
+    assert declared(n=hf.count(), x=aggregate).partial_schema is None
+
+
+def test_keys_and_values_whose_equals_look_different_are_not():
+    """Of 0.0 and -0.0 the first to arrive is what the state has and the output shows."""
+    assert declared("k DOUBLE, t BIGINT", n=hf.count()).partial_schema is None
+    assert declared("k STRING, t BIGINT, d DOUBLE", n=hf.distinct_count("d")).partial_schema is None
+    assert declared("k STRING, t BIGINT, d DOUBLE", n=hf.max("d"), s=hf.sum("d")).partial_schema is not None
+
+
+def test_changes_and_ranks_are_not():
+    spec = (source() | hf.reduce(by="k", n=hf.count())).node.spec
+    changes = to_arrow("k STRING, t BIGINT, gone BOOLEAN")
+    taking = type(spec)(**{**vars(spec), "retracted": "gone"})
+    assert taking.step({"rows": changes}).partial_schema is None
+    assert step_of(hf.top(source(), 3, by="k", order="v")).partial_schema is None
+
+
+def test_names_that_would_be_columns_twice_are_not():
+    assert (
+        declared("d__values STRING, t BIGINT, v BIGINT", by="d__values", d=hf.distinct_count("v")).partial_schema
+        is None
+    )
+    assert declared("`__rows__` STRING, t BIGINT", by="__rows__", n=hf.count()).partial_schema is None
+
+
+def test_what_a_partial_row_holds(eager):
+    step = declared(n=hf.count(), total=hf.sum("v"), names=hf.distinct_count("w"))
+    rows = pa.Table.from_pylist(
+        [{"k": "ab"[n // 4], "t": n, "v": n, "w": "x" if n % 2 else None} for n in range(8)], step.inputs["rows"]
+    )
+    combined = step.combine(rows)
+    assert combined.schema.equals(step.partial_schema)
+    assert combined.to_pylist() == [
+        {"k": k, ROW_COUNT: 4, "n__count": 4, "total__count": 4, "total__upper": 0, "total__lower": total,
+         "names__values": ["x"]}
+        for k, total in (("a", 6), ("b", 22))
+    ]  # fmt: skip
+
+
+# --- what declines ----------------------------------------------------------------------------------------------------
+
+
+def rows_of(keys, **columns):
+    base = {"k": [str(key) for key in keys], "t": list(range(len(keys))), **columns}
+    return pa.table(
+        base, schema=pa.schema([("k", pa.string()), ("t", pa.int64()), *((n, pa.int64()) for n in columns)])
+    )
+
+
+COUNTING = "k STRING, t BIGINT"
+
+
+def test_a_chunk_of_few_rows_goes_as_it_is():
+    step = declared(COUNTING, n=hf.count())
+    assert step.combine(rows_of([1] * (partial_rows.ROWS_MIN - 1))) is None
+    assert step.combine(rows_of([1] * partial_rows.ROWS_MIN)).num_rows == 1
+
+
+def test_keys_that_do_not_come_again_go_as_they_are():
+    step = declared(COUNTING, n=hf.count())
+    assert step.combine(rows_of(range(5000))) is None
+    assert step.combine(rows_of([*([1] * 1024), *range(5000)])) is None, "the first rows are no sample of the others"
+    assert step.combine(rows_of([key // 3 for key in range(6000)])).num_rows == 2000
+
+
+def test_distinct_values_that_do_not_come_again_go_as_they_are():
+    step = declared("k STRING, t BIGINT, v BIGINT", n=hf.distinct_count("v"))
+    assert step.combine(rows_of([1] * 2000, v=list(range(2000)))) is None
+    assert step.combine(rows_of([1] * 2000, v=[number % 9 for number in range(2000)])).num_rows == 1
+
+
+def test_a_row_without_a_key_or_a_time_is_the_same_error(eager):
+    stream = source() | hf.reduce(by="k", n=hf.count())
+    for bad in ({"k": None, "t": 1}, {"k": "a", "t": None}):
+        rows = [{"k": "a", "t": n} for n in range(6)]
+        texts = []
+        for least in (1, 100):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(partial_rows, "ROWS_MIN", least)
+                with pytest.raises(BadRow) as found:
+                    Drive(stream, {"s": [[*rows, bad]]}).tables()
+            texts.append(str(found.value))
+        assert texts[0] == texts[1]
+        assert "have no value in" in texts[0]
+
+
+# --- on the way -------------------------------------------------------------------------------------------------------
+
+
+def test_the_packer_sends_partial_rows_to_the_bucket_of_their_key(eager):
+    step = declared(COUNTING, n=hf.count())
+    target = ChunkTarget(0, 1, "counted", "rows", step.inputs["rows"], step.key, step)
+    packer = Packer(pickle.loads(pickle.dumps(Routing((target,), 4, 2))), 0, 0)
+    rows = rows_of([number % 7 for number in range(100)])
+    assert not list(packer.add(0, rows.to_batches()[0]))
+    sent = list(packer.rows())
+    assert {chunk.kind for chunk in sent} == {COMBINED}
+    assert sum(row["n__count"] for chunk in sent for row in decode(chunk.data).to_pylist()) == 100
+    plain = Packer(Routing((ChunkTarget(0, 1, "counted", "rows", step.inputs["rows"], step.key),), 4, 2), 0, 0)
+    list(plain.add(0, rows.to_batches()[0]))
+    as_rows = list(plain.rows())
+    where = {row["k"]: chunk.bucket for chunk in as_rows for row in decode(chunk.data).to_pylist()}
+    assert {row["k"]: chunk.bucket for chunk in sent for row in decode(chunk.data).to_pylist()} == where
+    assert {chunk.kind for chunk in as_rows} == {ROWS}
+
+
+def test_an_operator_counts_rows_and_not_partial_rows(eager):
+    rows = [{"k": "ab"[n % 2], "t": n, "v": n % 3} for n in range(50)]
+    driven = Drive(source() | hf.reduce(by="k", n=hf.count()), {"s": [rows, [*rows, close()]]})
+    last = [row for table in driven.tables() for row in table.to_pylist()][-1]
+    assert last["n"] == 50  # Drive stops where the audit's sums do not add up
+
+
+def test_the_contract_of_steps_finds_a_combiner_that_is_not_exact():
+    class Losing(type(declared(COUNTING, n=hf.count()))):
+        """Loses a row of each key that it combines."""
+
+        def combine(self, rows):
+            made = super().combine(rows)
+            at = self.partial_schema.get_field_index("n__count")
+            fewer = None if made is None else pa.array([count - 1 for count in made.column(at).to_pylist()])
+            return None if made is None else made.set_column(at, self.partial_schema.field(at), fewer)
+
+    step = declared(COUNTING, n=hf.count())
+    losing = Losing(**step.__getstate__())
+    events = lambda rng, count, keys: [("rows", {"k": str(n % keys), "t": n}) for n in range(count)]  # noqa: E731
+    step_contract.check_partial_rows(step_contract.StepCase("counted", step, events))
+    with pytest.raises(AssertionError, match="counted: partial rows leave other state in 'windows'"):
+        step_contract.check_partial_rows(step_contract.StepCase("counted", losing, events))
