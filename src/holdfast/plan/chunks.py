@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport
-from holdfast.state.step import Combining
+from holdfast.state.keys import ordinals_from
+from holdfast.state.step import PLACE, Combining
 from holdfast.types.casting import fitted
 
 ROWS, BOUNDS, REPORT, WAKE, PLACED, COMBINED = range(6)
@@ -187,7 +188,6 @@ def decode(data: bytes | pa.Buffer) -> pa.Table:
 
 # --- buckets ----------------------------------------------------------------------------------------------------
 
-
 _A, _B, _C = (np.uint64(value) for value in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 _PRIME = np.uint64(0x100000001B3)
 _NULL = np.uint64(0x6E756C6C)
@@ -308,6 +308,13 @@ def divided(rows: pa.Table, key: pa.Schema, buckets: int) -> Iterator[tuple[int,
         start += count
 
 
+def _with_places(chosen: pa.Table, rows: pa.Table, key: pa.Schema, buckets: int) -> pa.Table:
+    """Return rows chosen of others whose places are those among the rows of their bucket, and not among all."""
+    numbers = bucket_of(rows, key, buckets)
+    places = ordinals_from(np.zeros(buckets, np.int64), numbers, buckets)[np.asarray(chosen.column(PLACE))]
+    return chosen.set_column(chosen.column_names.index(PLACE), chosen.schema.field(PLACE), pa.array(places))
+
+
 # --- partitions ------------------------------------------------------------------------------------------------
 
 
@@ -410,6 +417,8 @@ class Packer:
                 yield self._chunk(number, self._passage, ROWS, "", data)
                 continue
             combined = None if target.combiner is None else target.combiner.combine(rows)
+            if combined is not None and PLACE in combined.column_names:
+                combined = _with_places(combined, rows, target.key, self._routing.buckets)
             sent, kind = (rows, ROWS) if combined is None else (combined, COMBINED)
             for bucket, part in divided(sent, target.key, self._routing.buckets):
                 yield self._chunk(number, bucket, kind, "", encode(part))
@@ -438,11 +447,6 @@ class Packer:
 def rank_of(stage: int, number: int, ordinal: int) -> int:
     """Return the rank of chunks: by stage, then by the number of source or operator, then by span or bucket."""
     return stage << 56 | number << 32 | ordinal
-
-
-def is_of_operator(rank: int) -> bool:
-    """Return whether a bucket of an operator made the chunks of a rank, and not a task that read a source."""
-    return rank >> 56 > 0
 
 
 def reported(chunks: Iterable[Chunk]) -> Iterator[EpochReport]:

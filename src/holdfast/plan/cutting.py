@@ -48,7 +48,7 @@ from holdfast.plan.stages import (
 )
 from holdfast.ports import ClockDriven, SelectiveSpec
 from holdfast.state import checks
-from holdfast.state.step import Combining, Promising, Selective
+from holdfast.state.step import PLACE, Combining, Promising, Selective, Step
 
 Prefix = Callable[[SparkPart], Sequence[pa.Schema]]
 """Compiles a part through Spark's plan; returns the schemas of its ends.  It may be asked for a part again."""
@@ -426,14 +426,14 @@ class _Cutting:
             if offers(step, Promising):
                 step = step.by_bounds(inputs_by_bounds(self._pipeline.nodes, self._analysis)[node.name])
             checks.require_distinct_columns(step)
+        feeds = {name: tuple(feeds_of(node, ordinal, self._analysis)) for ordinal, name in enumerate(names)}
+        combiner = _combiner(step, feeds, self._outputs_read(node))
         targets = {}
-        combiner = step if offers(step, Combining) and step.partial_schema is not None else None
         for ordinal, name in enumerate(names):
             number = self._numbers[_Way(node, ordinal)]
             old = self._targets[number]
             self._targets[number] = replace(old, operator=node.name, input=name, key=step.key, combiner=combiner)
             targets[name] = number
-        feeds = {name: tuple(feeds_of(node, ordinal, self._analysis)) for ordinal, name in enumerate(names)}
         sources = {name: self._sources_of(of) for name, of in feeds.items()}
         self._sources[node.name] = frozenset().union(*sources.values())
         return Hosted(node.name, self._operators.index(node), step, targets, feeds, sources=sources)
@@ -463,6 +463,18 @@ class _Cutting:
             ends = tuple((number, feed.output) for number, feed in ways if feed.output != ROWS)
             hosted[one.name] = replace(one, onward=onward, offsets=offsets, ends=ends)
         return replace(stage, hosted=hosted)
+
+
+def _combiner(step: Step, feeds: Mapping[str, Sequence[Feed]], outputs: Collection[str]) -> Combining | None:
+    """Return what makes partial rows for a step, where rows are needed neither whole nor in the order of arrival.
+
+    Rows of several buckets of an operator are put in an order where they arrive, by all that each of them has sent.
+    """
+    if not offers(step, Combining) or step.partial_schema is None or outputs:
+        return None
+    has_order = PLACE in step.partial_schema.names
+    is_mixed = has_order and any(feed.is_operator for of in feeds.values() for feed in of)
+    return None if is_mixed else step
 
 
 def _wakes(node: Node) -> bool:

@@ -36,6 +36,9 @@ BOUND = "__bound__"
 ROW_COUNT = "__rows__"
 """Column (BIGINT) of a partial row: how many rows it stands for."""
 
+LEFT_OUT = "__left_out__"
+"""Column (list of BIGINT) of a partial row that is one of its rows: the timestamps of the others."""
+
 ALL_KEYS = "__all_keys__"
 """Column (BOOLEAN) of a bound row: it holds for every key, also for those not yet seen; its key columns are null."""
 
@@ -235,12 +238,16 @@ class Combining(Protocol):
 
     @property
     def partial_schema(self) -> pa.Schema | None:
-        """The key columns, :data:`ROW_COUNT` and what is made of the rows; None where it takes rows alone."""
+        """The key columns, :data:`ROW_COUNT` and what is made of the rows; None where it takes rows alone.
+
+        With :data:`PLACE` partial rows have places among the rows that go as they are, and the order of arrival counts.
+        """
 
     def combine(self, rows: pa.Table) -> pa.Table | None:
         """Return partial rows for some rows of its only input; None where these are to be sent as they are.
 
-        That must follow from the rows alone.  State and output must not depend on which rows are combined.
+        That must follow from the rows alone.  State and output must not depend on which rows are combined.  A place is
+        the number of a row among all of these; who sends it makes of it the number among those of its bucket.
         """
 
 

@@ -10,15 +10,20 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
+from holdfast.connectors.memory import MemorySpec
 from holdfast.errors import BadRow
+from holdfast.graph.nodes import sink
 from holdfast.operators.aggregate import partial_rows
 from holdfast.plan import chunks
 from holdfast.plan.chunks import COMBINED, ROWS, ChunkTarget, Packer, Routing, decode
+from holdfast.plan.cutting import build_stages
+from holdfast.plan.program_build import as_it_is
 from holdfast.state import tables
 from holdfast.state.call import call
 from holdfast.state.step import CLOSED, PLACE, ROW_COUNT, Arrivals, StepTime
@@ -87,6 +92,7 @@ ROW = st.tuples(
 def table_of(rows, step):
     """Return rows as the step's input has them, with the columns of the two conditions."""
     few, many = (aggregate.condition for aggregate in (SUMS["few"], SUMS["mean"]))
+    names = set(step.inputs["rows"].names)
     dicts = [
         {
             "k": k, "day": None if v is None else v % 3, "t": t, "v": v, "d": d, "m": m, "w": w,
@@ -94,6 +100,7 @@ def table_of(rows, step):
         }
         for k, t, v, d, m, w in rows
     ]  # fmt: skip
+    dicts = [{name: value for name, value in row.items() if name in names} for row in dicts]
     return pa.Table.from_pylist(dicts, schema=step.inputs["rows"])
 
 
@@ -104,22 +111,37 @@ class Bucket:
         self.step = step
         self.state = tables.empty_state(step)
         self.epoch = 0
+        self.combined = 0
         self.error = None
 
-    def run(self, tasks, *, combines, at_us, ends=False):
-        """Run an epoch of the rows of some tasks, of which some combine theirs; return all that came of it."""
+    def run(self, tasks, *, combines, at_us, bounds_between=(), ends=False):
+        """Run an epoch of the rows of some tasks, of which some combine theirs; return all that came of it.
+
+        The rows of a task are a chunk: bounds of sources are between chunks.
+        """
         if self.error is not None:
             return self.error
-        sent, as_rows = [], []
-        for task, is_combined in zip(tasks, combines, strict=True):
+        schema = self.step.inputs["rows"].append(pa.field(PLACE, pa.int64()))
+        sent, as_rows, bounds, place = [], [schema.empty_table()], [], 0
+        for at, (task, is_combined) in enumerate(zip(tasks, combines, strict=True)):
             made = self.step.combine(task) if is_combined else None
-            (as_rows if made is None else sent).append(task if made is None else made)
-        schema = self.step.inputs["rows"]
-        rows = tables.united([schema.empty_table(), *as_rows], schema)
-        rows = rows.append_column(pa.field(PLACE, pa.int64()), pa.array(range(rows.num_rows), pa.int64()))
+            if made is None:
+                places = pa.array(range(place, place + task.num_rows), pa.int64())
+                as_rows.append(task.append_column(schema.field(PLACE), places))
+            elif PLACE in made.column_names:
+                places = pc.add(made.column(PLACE), place)
+                sent.append(made.set_column(made.column_names.index(PLACE), PLACE, places))
+            else:
+                sent.append(made)
+            place += task.num_rows
+            self.combined += made is not None
+            for key, bound in bounds_between[at] if bounds_between else ():
+                bounds.append({"k": key, "__all_keys__": key is None, "__bound__": bound, PLACE: place})
+                place += 1
+        rows = pa.concat_tables(as_rows)
         bounds_schema = tables.bounds_schema(self.step.key).append(pa.field(PLACE, pa.int64()))
-        end = [{"__all_keys__": True, "__bound__": CLOSED, PLACE: 10**6}] if ends else []
-        bounds = pa.Table.from_pylist(end, schema=bounds_schema)
+        bounds += [{"__all_keys__": True, "__bound__": CLOSED, PLACE: place}] if ends else []
+        bounds = pa.Table.from_pylist(bounds, schema=bounds_schema)
         partials = decode(chunks.encode(tables.united(sent, sent[0].schema))) if sent else None
         self.epoch += 1
         try:
@@ -132,6 +154,8 @@ class Bucket:
             return self.error
         self.state = tables.apply_changes(self.state, self.step.tables, result.changes)
         outputs = {name: list(map(repr, table.to_pylist())) for name, table in result.outputs.items()}
+        if "late" in outputs:  # nobody reads them where rows are left out; of those only the times are there
+            outputs["late"] = sorted(result.outputs["late"].column("timestamp").to_pylist())
         state = {name: sorted(map(repr, table.to_pylist())) for name, table in self.state.items()}
         bounds_of = None if result.bounds is None else result.bounds.to_pylist()
         return outputs, state, bounds_of, result.fates, result.counts, result.due_us
@@ -172,6 +196,61 @@ def test_partial_rows_give_what_their_rows_give(kind, data):
             expected = plain.run(tasks, combines=[False] * len(tasks), at_us=at_us, ends=has_ended)
             found = combining.run(tasks, combines=which, at_us=at_us, ends=has_ended)
             assert found == expected
+
+
+TOPS: dict[str, dict[str, Any]] = {
+    "of a key": {"by": "k"},
+    "told": {"by": "k", "delete": "gone"},
+    "of all": {},
+    "of a timer": {"by": "k", "window": hf.timer("2 s"), "emit": "settled"},
+    "tumbling": {"by": "k", "window": hf.tumbling(4), "emit": "settled"},
+    "tumbling, as it changes": {"by": "k", "window": hf.tumbling(4)},
+    "tumbling, of all, with ties": {"window": hf.tumbling(4), "emit": "settled", "ties": "all"},
+    "tumbling in disorder": {"by": "k", "window": hf.tumbling(4), "emit": "settled", "disorder": 3},
+    "tumbling, strict": {"by": "k", "window": hf.tumbling(4), "emit": "settled", "timestamps": "strict"},
+    "sliding": {"by": "k", "window": hf.sliding(6, 2), "emit": "settled", "disorder": 3},
+    "idle": {"by": "k", "window": hf.tumbling(4), "emit": "settled", "disorder": 3, "idle_after": "1 s"},
+}
+ORDERS = ("v desc", "v", "d", "d desc nulls first, v", "w desc, v desc", "v desc, t")
+BOUNDS = st.lists(st.tuples(st.sampled_from([None, "a"]), st.integers(0, 9)), max_size=1)
+
+
+def test_rows_that_cannot_have_a_rank_give_nothing_for_some_of_them():
+    """So that the property below is about something: each kind of window is combined in it."""
+    for name, options in TOPS.items():
+        step = step_of(hf.top(source(), 2, order="v desc", **options))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(partial_rows, "ROWS_MIN", 1)
+            rows = table_of([("a", t // 2 if "strict" not in name else t, t, 0.0, None, "x") for t in range(12)], step)
+            assert step.combine(rows).num_rows < 10, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", TOPS)
+@settings(max_examples=examples(40))
+@given(data=st.data())
+def test_rows_that_are_left_out_have_no_rank(kind, data):
+    """Output, order of output, state, bounds and counts are the same, those of late rows too."""
+    options = TOPS[kind]
+    step = step_of(hf.top(source(), data.draw(st.integers(1, 3)), order=data.draw(st.sampled_from(ORDERS)), **options))
+    if options.get("disorder") and data.draw(st.booleans()):
+        step = step.by_bounds({"rows"})
+    step = pickle.loads(pickle.dumps(step))
+    plain, combining = Bucket(step), Bucket(step)
+    at_us, epochs = 0, data.draw(st.integers(1, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partial_rows, "ROWS_MIN", 1)
+        for number in range(epochs):
+            rows = data.draw(st.lists(ROW, max_size=40))
+            if data.draw(st.booleans()):
+                rows = sorted(rows, key=lambda row: row[1])
+            ends = [0, *data.draw(st.lists(st.integers(0, len(rows)), max_size=2).map(sorted)), len(rows)]
+            tasks = [table_of(rows[start:end], step).select(step.inputs["rows"].names) for start, end in pairwise(ends)]
+            between = [[(key if step.key.names else None, at) for key, at in data.draw(BOUNDS)] for _ in tasks]
+            at_us += data.draw(st.integers(0, 3)) * 700_000
+            given_too = {"at_us": at_us, "bounds_between": between, "ends": number == epochs - 1}
+            expected = plain.run(tasks, combines=[False] * len(tasks), **given_too)
+            assert combining.run(tasks, combines=[True] * len(tasks), **given_too) == expected
 
 
 @pytest.mark.slow
@@ -251,12 +330,14 @@ def test_keys_and_values_whose_equals_look_different_are_not():
     assert declared("k STRING, t BIGINT, d DOUBLE", n=hf.max("d"), s=hf.sum("d")).partial_schema is not None
 
 
-def test_changes_and_ranks_are_not():
+def test_changes_and_some_ranks_are_not():
     spec = (source() | hf.reduce(by="k", n=hf.count())).node.spec
     changes = to_arrow("k STRING, t BIGINT, gone BOOLEAN")
     taking = type(spec)(**{**vars(spec), "retracted": "gone"})
     assert taking.step({"rows": changes}).partial_schema is None
-    assert step_of(hf.top(source(), 3, by="k", order="v")).partial_schema is None
+    for options in ({"window": hf.session(3)}, {"window": hf.tumbling(4), "n": partial_rows.RANKS_MAX + 1}):
+        top = hf.top(source(), **{"n": 3, "by": "k", "order": "v", "emit": "settled", **options})
+        assert step_of(top).partial_schema is None
 
 
 def test_names_that_would_be_columns_twice_are_not():
@@ -346,6 +427,58 @@ def test_the_packer_sends_partial_rows_to_the_bucket_of_their_key(eager):
     where = {row["k"]: chunk.bucket for chunk in as_rows for row in decode(chunk.data).to_pylist()}
     assert {row["k"]: chunk.bucket for chunk in sent for row in decode(chunk.data).to_pylist()} == where
     assert {chunk.kind for chunk in as_rows} == {ROWS}
+
+
+def combining(stream):
+    """Return for each operator of a graph whether it has a combiner."""
+    pipeline = hf.Pipeline("one", stream | sink(MemorySpec("rows"), name="rows"))
+    stages = build_stages(pipeline, as_it_is, "", buckets=2, partitions=1, prefix=lambda part: [])
+    return {one.operator: one.combiner is not None for one in stages.routing.targets if one.operator}
+
+
+@pytest.mark.parametrize("window", [None, hf.tumbling(20)])
+def test_ranks_have_the_places_that_they_have_without(monkeypatch, window):
+    """State has the place of each row among those of its bucket, whichever of these were sent."""
+    options = {} if window is None else {"window": window, "emit": "settled"}
+    top = hf.top(source(), 2, by="k", order="v desc", **options, name="best")
+    epochs = [
+        [{"k": "abcd"[n % 4], "t": base + n // 8, "v": n * 7 % 31, "w": "xyz"[n % 3]} for n in range(60)]
+        for base in (0, 9, 18)
+    ]
+    found = []
+    for least in (1, 10**6):
+        monkeypatch.setattr(partial_rows, "ROWS_MIN", least)
+        driven = Drive(top, {"s": epochs}, buckets=3)
+        rows = [table.to_pylist() for table in driven.tables()]
+        states = [tables.decode(state) for state in driven.states["best"]]
+        found.append((rows, [{name: table.to_pylist() for name, table in state.items()} for state in states]))
+    assert found[0] == found[1]
+
+
+def test_a_row_that_is_left_out_counts_as_late_where_it_is(eager):
+    """The bound of its bucket decides, which the task does not know."""
+    top = hf.top(source(), 1, by="k", order="v desc", window=hf.tumbling(100), emit="settled", name="best")
+    before = [{"k": "a", "t": 10, "v": 5}]
+    mixed = [{"k": "a", "t": t, "v": t} for t in range(6, 14)]  # only the last one may be first; four are late
+    driven = Drive(top, {"s": [before, mixed]})
+    assert [table.num_rows for table in driven.tables()] == [0, 0]
+    assert driven.counts["best", "late"] == 4
+
+
+def test_late_rows_that_are_read_are_sent_whole(eager):
+    top = hf.top(source(), 1, by="k", order="v desc", window=hf.tumbling(100), emit="settled", name="best")
+    before = [{"k": "a", "t": 10, "v": 5}]
+    mixed = [{"k": "a", "t": t, "v": t} for t in range(6, 14)]
+    late = Drive(top.late, {"s": [before, mixed]}).tables()[1].to_pylist()
+    assert [(row["timestamp"], row["rows"]["v"]) for row in late] == [(6, 6), (7, 7), (8, 8), (9, 9)]
+
+
+def test_rows_of_an_operator_keep_the_order_of_their_buckets(eager):
+    """They are put in order where they arrive, by all that each bucket has sent; so all of them are sent."""
+    counted = source() | hf.aggregate(by=["k", "w"], window=hf.tumbling(1), n=hf.count(), name="counted")
+    top = hf.top(counted, 1, by="k", order="n desc", name="best")
+    assert combining(top) == {"counted": False, "best": False}
+    assert combining(hf.top(source(), 1, by="k", order="v", name="best")) == {"best": True}
 
 
 def test_an_operator_counts_rows_and_not_partial_rows(eager):

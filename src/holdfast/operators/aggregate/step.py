@@ -16,7 +16,13 @@ from holdfast.operators.aggregate.collected import START, CollectedValues
 from holdfast.operators.aggregate.counting import earlier_conditions
 from holdfast.operators.aggregate.cutting import Spans, WindowCut
 from holdfast.operators.aggregate.open import END, Windows, WindowsTable
-from holdfast.operators.aggregate.partial_rows import PartialRows, partial_rows
+from holdfast.operators.aggregate.partial_rows import (
+    PartialRows,
+    RankableRows,
+    partial_rows,
+    rankable_rows,
+    with_rankable_rows,
+)
 from holdfast.operators.aggregate.parts import Partial, RowGroups, part_of, values_type
 from holdfast.operators.aggregate.ranking import TABLE as RANKED
 from holdfast.operators.aggregate.ranking import RankedRows, Ranks
@@ -156,12 +162,15 @@ class AggregateStep:
         return None if self._partial_rows is None else self._partial_rows.partial_schema
 
     def combine(self, rows: pa.Table) -> pa.Table | None:
-        """Return partial rows for some rows, where there are fewer of them by far."""
+        """Return partial rows for some rows, where there are fewer of them by far.
+
+        Of a ranking the rows that may have a rank, which stand for the others.
+        """
         return None if self._partial_rows is None else self._partial_rows.combine(rows)
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
-        given, known = arrivals[self.name], state.get("keys")
+        given, known = with_rankable_rows(arrivals[self.name]), state.get("keys")
         of_keys, of_windows = self._keys_table, self._windows_table
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
@@ -385,10 +394,12 @@ class AggregateStep:
         return WindowsTable(self.key, self.cut, columns, conditions, parts, kept, shared_sets(shared), self.ranked)
 
     @cached_property
-    def _partial_rows(self) -> PartialRows | None:
-        if self.retracted is not None or self.ranked is not None:
+    def _partial_rows(self) -> PartialRows | RankableRows | None:
+        if self.retracted is not None:
             return None
         required = self.key.names if self.time is None else (*self.key.names, self.time)
+        if self.ranked is not None:
+            return rankable_rows(self._windows_table, self.ranked, self.schema, self.time, self.promise, required)
         return partial_rows(self._windows_table, self.aggregates.values(), required)
 
     def _retractable_table(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.operators.aggregate.collected import listed_values
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, by_code, coded, found, numbers, one
@@ -17,6 +18,7 @@ from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
     CLOSED,
+    LEFT_OUT,
     PLACE,
     ROW_COUNT,
     UNBOUNDED,
@@ -136,6 +138,8 @@ class Admitted:
         What was made of other rows where they were packed; none of these is late.
     of_partials : ndarray of int64
         The keys of these.
+    others : int
+        How many rows in time partial rows stand for, beyond ``rows``.
     """
 
     rows: pa.Table
@@ -145,11 +149,12 @@ class Admitted:
     limits: Ints
     partials: pa.Table | None = None
     of_partials: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    others: int = 0
 
     @property
     def count(self) -> int:
         """How many rows are in time."""
-        return len(self.codes) + (0 if self.partials is None else int(numbers(self.partials.column(ROW_COUNT)).sum()))
+        return len(self.codes) + self.others
 
 
 @dataclass(frozen=True)
@@ -252,14 +257,37 @@ class KeysTable:
             ends[idle] = bounds[idle] = np.maximum(ends, before["open_end"])[idle]
             ends[is_forgotten] = CLOSED
         rows = _parted(given.rows, codes, ticks, is_late, limits)
+        if ROW_COUNT in given.rows.column_names:
+            rows = self._with_left_out(rows, given.rows, limits)
         if given.partials is not None:
-            rows = replace(rows, partials=given.partials, of_partials=of_partials)
+            others = int(numbers(given.partials.column(ROW_COUNT)).sum())
+            rows = replace(rows, partials=given.partials, of_partials=of_partials, others=others)
         is_present = np.zeros(size, np.bool_)
         is_present[rows.codes] = is_present[rows.of_partials] = True
         is_present[explicit.codes[explicit.codes >= 0]] = True
         return Keys(
             table, size, before, is_known, is_present, is_forgotten, overall_before, overall, bounds, ends
         ), rows  # fmt: skip
+
+    def _with_left_out(self, parted: Admitted, rows: pa.Table, limits: Ints) -> Admitted:
+        """Return rows with those that were left out where they were packed: late by the bound of who stands for them.
+
+        Of these no more is known than their times: in the other columns they are like that row.
+        """
+        others = int(numbers(rows.column(ROW_COUNT)).sum()) - rows.num_rows
+        if self.time is None or LEFT_OUT not in rows.column_names:
+            return replace(parted, others=others)
+        times, holders = listed_values(rows.column(LEFT_OUT))
+        late = np.flatnonzero(numbers(times) < limits[holders])
+        if not len(late):
+            return replace(parted, others=others)
+        holders, at = holders[late], rows.column_names.index(self.time)
+        kind = rows.schema.field(at)
+        more = rows.take(pa.array(holders)).set_column(at, kind, times.take(pa.array(late)).cast(kind.type))
+        late_rows = tables.united([parted.late, more])
+        return replace(
+            parted, late=late_rows, limits=np.concatenate([parted.limits, limits[holders]]), others=others - len(late)
+        )
 
     def _named(
         self, known: pa.Table | None, given: Arrivals, silent: Ints

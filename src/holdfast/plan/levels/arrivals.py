@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from holdfast.capabilities import offers
 from holdfast.errors import invariant
 from holdfast.plan.bounds import all_keys
-from holdfast.plan.chunks import BOUNDS, COMBINED, PLACED, ROWS, Chunk, decode, divided, is_of_operator
+from holdfast.plan.chunks import BOUNDS, COMBINED, PLACED, ROWS, Chunk, decode, divided
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
 from holdfast.state import keyed, tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, UNBOUNDED, Arrivals, Step, Timed
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, ROW_COUNT, UNBOUNDED, Arrivals, Step, Timed
 
 OF_SOURCE = -1
 """Stands for the sender of rows that keep the order of their source."""
@@ -80,7 +80,7 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
 
     Places are numbered in the order of :func:`~holdfast.plan.chunks.in_order`; bounds follow the rows, except
     the bound rows of sources, which keep their place among them.  Rows of several buckets of operators are interleaved.
-    Partial rows have no places: what is made of them does not depend on the order of arrival.
+    Partial rows have places among the rows that they stand for, where the order of arrival counts.
     """
     step: Step = hosted.step
     names = {number: name for name, number in hosted.targets.items()}
@@ -93,10 +93,12 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
         if chunk.kind == ROWS:
             table = decode(chunk.data)
             rows[names[chunk.target]].append(_placed(table, place))
-            senders[names[chunk.target]].append(chunk.rank if is_of_operator(chunk.rank) else OF_SOURCE)
+            senders[names[chunk.target]].append(chunk.rank if _is_of_operator(chunk.rank) else OF_SOURCE)
             place += table.num_rows
         elif chunk.kind == COMBINED:
-            partials[names[chunk.target]].append(decode(chunk.data))
+            table = decode(chunk.data)
+            partials[names[chunk.target]].append(_after(table, place))
+            place += pc.sum(table.column(ROW_COUNT)).as_py()
         elif chunk.kind == PLACED:
             name = names[chunk.target]
             for table in _effective(decode(chunk.data), name, chunk.source, step.key, feeds):
@@ -118,6 +120,11 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
             tables.united(partials[name], partials[name][0].schema) if partials[name] else None,
         )
     return found
+
+
+def _is_of_operator(rank: int) -> bool:
+    """Return whether a bucket of an operator made the chunks of a rank, and not a task that read a source."""
+    return rank >> 56 > 0
 
 
 def _interleaved(parts: Sequence[pa.Table], schema: pa.Schema, senders: Sequence[int], time: str | None) -> pa.Table:
@@ -162,6 +169,14 @@ def _effective(bounds: pa.Table, name: str, source: str, key: pa.Schema, feeds: 
 def _placed(table: pa.Table, first: int) -> pa.Table:
     places = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     return table.append_column(pa.field(PLACE, pa.int64()), places)
+
+
+def _after(table: pa.Table, place: int) -> pa.Table:
+    """Return partial rows whose places, if they have any, come after those of what was there before."""
+    if PLACE not in table.column_names:
+        return table
+    places = pc.add(table.column(PLACE), place)
+    return table.set_column(table.column_names.index(PLACE), table.schema.field(PLACE), places)
 
 
 def _unite(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
