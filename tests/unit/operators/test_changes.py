@@ -245,6 +245,12 @@ def test_the_first_rows_of_a_key_are_changes_too(rows: Any, data: st.DataObject,
         assert +held == Counter(table.values())
 
 
+def by_x_descending(row: Any) -> Any:
+    """Return what orders rows by x, the largest first, of which NaN is the largest, and then by key."""
+    x = row["x"] or 0.0
+    return row["x"] is None, not math.isnan(x), 0.0 if math.isnan(x) else -x, row["k"]
+
+
 @pytest.mark.slow
 @settings(max_examples=examples(40))
 @given(rows=ROWS, data=st.data())
@@ -259,9 +265,7 @@ def test_the_first_rows_of_those_that_hold(rows: Any, data: st.DataObject) -> No
         wanted: Counter[str] = Counter()
         for group in {row["c"] for row in there}:
             of = [row for row in there if row["c"] == group]
-            first = sorted(
-                of, key=lambda row: (row["x"] is None, not math.isnan(row["x"] or 0.0), -(row["x"] or 0.0), row["k"])
-            )
+            first = sorted(of, key=by_x_descending)
             wanted.update(
                 value({**row, "d": row["d"] and row["d"].quantize(Decimal("0.001")), "rank": rank}, "t")
                 for rank, row in enumerate(first[:2], 1)
