@@ -165,6 +165,9 @@ def partial_rows(
 RANKS_MAX = 16
 """For more ranks in windows of event time rows are sent as they are: each takes a pass."""
 
+_WIDE = 2**38
+"""Numbers below it, and the number of a group of a chunk's rows, fit 62 bits together."""
+
 
 @dataclass(frozen=True)
 class RankableRows:
@@ -246,6 +249,9 @@ class RankableRows:
     def _strengths(self, rows: pa.Table) -> Ints:
         """Return a number for each row's order, from 0 on; the lower ones are first, and equal ones are equal."""
         terms = [key for term in self.ranked.order for key in sort_keys(one(rows.column(term.column)), term)]
+        low, high = int(terms[0].min()), int(terms[0].max())
+        if len(terms) == 1 and high - low < _WIDE:
+            return terms[0] - low
         order = np.lexsort(terms[::-1])
         differs = np.zeros(len(order), np.bool_)
         for term in terms:
@@ -270,7 +276,7 @@ def _goes_back(ticks: Ints, says: Ints, codes: Ints) -> bool:
 
 def _behind(strengths: Ints, groups: Ints, count: int) -> Flags:
     """Return which rows have so many stronger ones in their group."""
-    order = np.lexsort((strengths, groups))
+    order = np.argsort(groups * (int(strengths.max(initial=0)) + 1) + strengths)
     of_group, there = groups[order], strengths[order]
     begins = np.concatenate([[True], of_group[1:] != of_group[:-1]])
     starts = np.maximum.accumulate(np.where(begins, np.arange(len(order)), 0))
