@@ -368,8 +368,12 @@ def test_a_driver_that_dies_within_one_sinks_transaction_does_not_hold_up_the_ot
         second.publish([published(1, Carried(table(2)))], Held())
     faults.install(None)
     begun = time.monotonic()
+    with pytest.raises(Unavailable, match="cannot be read to its end"):
+        first.inspect()
+    assert time.monotonic() - begun < 20
     first, second = both(2)
     assert time.monotonic() - begun < 20
+    assert [first.inspect()[0].epoch, second.inspect()[0].epoch] == [1, 0]
     assert first.outcome(1) is Outcome.PUBLISHED
     assert second.outcome(1) is Outcome.ABSENT
     second.publish([published(1, Carried(table(2)), generation=2)], Held())

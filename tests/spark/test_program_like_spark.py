@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 import holdfast as hf
 from holdfast.errors import BadRow
@@ -21,6 +20,7 @@ from holdfast.graph.nodes import Node, Stream
 from holdfast.plan.program_build import build_program
 from holdfast.spark.compile import as_spark_has_it, compile_pipeline
 from holdfast.spark.launch.session import run_session
+from holdfast.spark.private import spark_schema
 from tests.graphs import paper as to
 from tests.graphs import source
 
@@ -95,7 +95,7 @@ def in_arrow(pipeline: hf.Pipeline, *batches: pa.RecordBatch) -> Found:
 
 def through_spark(session: SparkSession, pipeline: hf.Pipeline, rows: pa.RecordBatch) -> Found:
     def read(node: Node) -> DataFrame:
-        return session.createDataFrame(pa.Table.from_batches([rows]), schema=from_arrow_schema(SCHEMA))
+        return session.createDataFrame(pa.Table.from_batches([rows]), schema=spark_schema(SCHEMA))
 
     compiled = compile_pipeline(pipeline, read, uuid.uuid4().hex)
     try:

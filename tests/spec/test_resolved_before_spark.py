@@ -28,6 +28,8 @@ from holdfast.checkpoint.schemas import note_schema
 from holdfast.clock import SystemClock
 from holdfast.commit.coordinator import Coordinator
 from holdfast.config import Settings
+from holdfast.connectors.postgres.sink import PostgresSink
+from holdfast.errors import Unavailable
 from holdfast.graph.trigger import available_now
 from holdfast.ports import EpochRecord, Sink, Staged, Store, Task
 from holdfast.starts import context
@@ -224,6 +226,22 @@ def test_where_nothing_is_in_doubt_nothing_is_taken_over(
     assert life.rows("second") == ALL
     starts(monkeypatch, life)
     assert life.generation == 1
+
+
+def test_what_hides_from_a_look_may_be_in_doubt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, postgres_prepared: str
+) -> None:
+    """A transaction of the dead run that is open does so in Kafka; to take over ends it."""
+
+    def hidden(_: Sink) -> None:
+        raise Unavailable("the table cannot be read to its end.", why="a transaction is open there.", do="wait.")
+
+    life = Life(tmp_path, postgres_prepared, ("first",))
+    life.dies("staged")
+    monkeypatch.setattr(PostgresSink, "inspect", hidden)
+    starts(monkeypatch, life)
+    assert not life.prepared()
+    assert life.generation == 2
 
 
 @pytest.mark.parametrize("record", ["schemas/second.json", "spark/1/graph.json", "generations/00000001.json"])

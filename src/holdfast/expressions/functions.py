@@ -160,14 +160,14 @@ def _date_format(times: Any, *parts: str) -> Any:
     unit = next((unit for unit in reversed(_UNITS.values()) if unit in units), "day")
     least = pc.min(times.cast(pa.int64())).as_py()
     if least is None or least < _FLOORS_SINCE:
-        return _formatted(times, parts)
+        return _texts_of(times, parts)
     floors = pc.floor_temporal(times.cast(pa.timestamp("us")), unit=unit).dictionary_encode()
     if len(floors.dictionary) > len(times) // 2:
-        return _formatted(times, parts)
-    return _formatted(floors.dictionary.cast(TIMESTAMP), parts).take(floors.indices)
+        return _texts_of(times, parts)
+    return _texts_of(floors.dictionary.cast(TIMESTAMP), parts).take(floors.indices)
 
 
-def _formatted(times: Any, parts: Sequence[str]) -> Any:
+def _texts_of(times: Any, parts: Sequence[str]) -> Any:
     texts = [_FIELDS[part](times) if part in _FIELDS else pa.scalar(part) for part in parts]
     return pc.binary_join_element_wise(*texts, "")
 

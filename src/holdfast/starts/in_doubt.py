@@ -22,7 +22,7 @@ from holdfast.commit.ledger import Standing, survey
 from holdfast.commit.owner import noted_owner
 from holdfast.commit.records import Decided
 from holdfast.config import Settings
-from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline
+from holdfast.errors import Corrupt, HoldfastError, InvalidPipeline, Unavailable
 from holdfast.graph.graph import Graph
 from holdfast.ports import Clock, Held, Inspectable, Outcome, Sink, Store
 from holdfast.retry import RetryPolicy
@@ -142,10 +142,16 @@ def _is_in_doubt(store: Store, sinks: Mapping[str, Sink]) -> bool:
 
 
 def _has_staged(sink: Sink) -> bool:
-    """Return whether a sink has staged rows: orphans, or of an epoch that it is in the middle of publishing."""
+    """Return whether a sink has staged rows: orphans, or of an epoch that it is in the middle of publishing.
+
+    One that cannot be looked at may have: an open transaction of the dead run hides it, which taking over ends.
+    """
     if not offers(sink, Inspectable):
         return False
-    held, staged = sink.inspect()
+    try:
+        held, staged = sink.inspect()
+    except Unavailable:
+        return True
     return bool(staged) or (held.epoch > 0 and sink.outcome(held.epoch) is Outcome.STAGED)
 
 

@@ -129,7 +129,9 @@ class Cluster:
         monkeypatch.setattr(sink._transactions, "open_names", lambda _: [])
         return sink
 
-    def records(self, _: str, *, waits: bool = True, last: Record | None = None) -> Iterator[LogRecord]:
+    def records(
+        self, _: str, *, waits: bool = True, patience_s: float | None = None, last: Record | None = None
+    ) -> Iterator[LogRecord]:
         assert last is None or last in [record[:2] for record in self.log], "it would be waited for"
         self.lasts.append(last)
         how = self.next_reads.pop(0) if self.next_reads else "whole"

@@ -212,12 +212,14 @@ def read(
     names: KafkaNames,
     *,
     waits: bool = True,
+    patience_s: float | None = None,
     is_there: bool = False,
     barrier: str | None = None,
 ) -> tuple[KafkaLedger | None, list[Explanation]]:
     """Return what the ledger says, None where there is none; and all explanations, for each source in order.
 
-    Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out.  Where the
+    Without ``waits`` it may be what the ledger said before: what an open transaction hides is left out; with it, that
+    is waited for, at most ``patience_s``.  Where the
     topic ``is_there`` for certain, a broker that has not heard of it is asked again, and is no proof of its absence.
     Read up to a ``barrier`` that its producer has written, it is exact: a broker that lacks that is not believed.
     """
@@ -228,7 +230,7 @@ def read(
     foreign: dict[bytes, bytes | None] = {}
     last = None if barrier is None else (names.barrier.encode(), barrier.encode())
     foreign_count = 0
-    for record in session.records(names.progress, waits=waits, last=last):
+    for record in session.records(names.progress, waits=waits, patience_s=patience_s, last=last):
         key, value = record.key, record.value
         if key != ours and not key.startswith(beside):
             continue

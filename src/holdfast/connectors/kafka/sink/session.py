@@ -30,6 +30,10 @@ T = TypeVar("T")
 TIMEOUT_S = 30.0
 """How long an answer is waited for."""
 
+LOOK_S = 2.0
+"""How long a look at a sink waits for what an open transaction hides: that of a run lasts milliseconds, and that of a
+dead one until somebody takes over."""
+
 MARKER_BYTES = 16 << 20
 """The largest record of a progress topic: positions of many segments, names of many transactions."""
 
@@ -205,20 +209,26 @@ class KafkaSession:
             time.sleep(_LOOK_S)
 
     def records(
-        self, topic: str, *, waits: bool = True, last: tuple[bytes, bytes] | None = None
+        self,
+        topic: str,
+        *,
+        waits: bool = True,
+        patience_s: float | None = None,
+        last: tuple[bytes, bytes] | None = None,
     ) -> Iterator[LogRecord]:
         """Yield every committed record with a key of a topic of one partition, up to its end of now.
 
         An open transaction hides what was committed behind it, so the end of what may be read must have reached the
-        end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out.  With a
-        record that is known to be there (``last``) no broker is asked where the topic ends: it ends with that one.
+        end of what is written; transactions there are short.  Without ``waits`` what is hidden is left out; it is
+        waited for at most ``patience_s``, by default as long as for every answer.  With a record that is known to be
+        there (``last``) no broker is asked where the topic ends: it ends with that one.
         """
         with self.explained():
             if last is not None:
                 yield from self._read(topic, None, last)
                 return
             end = self._end(topic, IsolationLevel.READ_UNCOMMITTED)
-            patience = time.monotonic() + TIMEOUT_S
+            patience = time.monotonic() + (TIMEOUT_S if patience_s is None else patience_s)
             while (readable := self._end(topic, IsolationLevel.READ_COMMITTED)) < end and waits:
                 if time.monotonic() > patience:
                     raise self._unread(topic)

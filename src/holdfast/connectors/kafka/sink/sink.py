@@ -24,7 +24,7 @@ from holdfast.connectors.kafka.sink import ledger, overview, staging
 from holdfast.connectors.kafka.sink.form import Limits, MessageForm, RecordColumns
 from holdfast.connectors.kafka.sink.ledger import ABSENT, DRIVER, KafkaLedger, KafkaNames, Unfinished
 from holdfast.connectors.kafka.sink.refusals import ProducerGone
-from holdfast.connectors.kafka.sink.session import KafkaSession, TransactionalProducer
+from holdfast.connectors.kafka.sink.session import LOOK_S, KafkaSession, TransactionalProducer
 from holdfast.connectors.kafka.sink.staging import KafkaWriterFactory, NameAllowance, tasks_of
 from holdfast.connectors.kafka.sink.topics import limits_of
 from holdfast.connectors.kafka.sink.transactions import COMMITTED, FORGOTTEN, ONGOING, Transactions
@@ -344,11 +344,13 @@ class KafkaSink:
             how = f"epoch {(found or ABSENT).row.epoch}, after {self._ledger.row.epoch}"
             raise staging.went_back(self._names, how)
 
-    def _read(self, *, waits: bool = True) -> KafkaLedger:
-        return self._asked(waits=waits)[0] or ABSENT
+    def _read(self, *, waits: bool = True, patience_s: float | None = None) -> KafkaLedger:
+        return self._asked(waits=waits, patience_s=patience_s)[0] or ABSENT
 
-    def _asked(self, *, waits: bool = True) -> tuple[KafkaLedger | None, list[Explanation]]:
-        return ledger.read(self._session, self._names, waits=waits, is_there=self._has_progress)
+    def _asked(
+        self, *, waits: bool = True, patience_s: float | None = None
+    ) -> tuple[KafkaLedger | None, list[Explanation]]:
+        return ledger.read(self._session, self._names, waits=waits, patience_s=patience_s, is_there=self._has_progress)
 
     def _behind_barrier(self, check: Callable[[KafkaLedger | None], None]) -> list[Explanation]:
         """Make a producer, let it write a barrier, and keep what the ledger says up to that, if it is right.
@@ -398,7 +400,7 @@ class KafkaSink:
 
     def inspect(self) -> tuple[Held, list[str]]:
         """Return what is held, and the names of what is staged."""
-        found = self._read()
+        found = self._read(patience_s=LOOK_S)
         decided = set() if found.unfinished is None else set(found.unfinished.transactions)
         names = [name for name in self._transactions.open_names(self._names.staged) if name not in decided]
         return replace(found.held(), explained=None), sorted(set(tasks_of(self._names, names)))
