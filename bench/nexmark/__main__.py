@@ -4,9 +4,9 @@ All sides read the same rows from Parquet files: Holdfast and Spark an epoch for
 one in each of its two tasks.  Flink and Spark discard what they find (``blackhole``, ``noop``); Holdfast counts the
 rows of each batch, exactly once into SQLite, or with ``--sink`` writes them exactly once into PostgreSQL or files.
 The sides run in turns, each time in a process of its own with two cores, warmed up with a small run of the same query;
-the medians count.  Timed is the whole query, from its start to its end.  CPU seconds are those
-of the process with all its children, as the peak of memory is.  What Flink finds is compared first, with few events;
-a query that is wrong is not measured.
+the medians count.  Timed is the whole query, from its start to its end.  CPU seconds are those of the process with all
+its children, as the peak of memory is.  What Flink finds is compared first, with few events; a query that is wrong is
+not measured.
 
 ``--kill`` measures recovery instead: :mod:`bench.nexmark.recovery`.  Figures go to ``build/nexmark.json``;
 ``--publish`` makes ``bench/nexmark.json`` of it, and with that the tables of ``docs/nexmark.md``.
