@@ -17,12 +17,14 @@ import pyarrow as pa
 
 from holdfast.operators.aggregate import cutting
 from holdfast.operators.aggregate.aggregates import Aggregate
+from holdfast.operators.aggregate.collected import listed_values
 from holdfast.operators.aggregate.counting import flags
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.operators.aggregate.open import WindowsTable
 from holdfast.operators.aggregate.parts import RowGroups, state_fields
 from holdfast.operators.aggregate.ranking import RankedRows, sort_keys
 from holdfast.operators.aggregate.shared_set import SharedSet
+from holdfast.operators.aggregate.touched import LeftOut
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, by_code, coded, numbers, one
 from holdfast.state.rows import rows_at
@@ -116,6 +118,11 @@ def _have_one_form(types: Iterable[pa.DataType]) -> bool:
     return not any(pa.types.is_floating(kind) or pa.types.is_nested(kind) for kind in types)
 
 
+def _are_distinct(names: Sequence[str]) -> bool:
+    """Return whether no name, of a user's column say, comes twice."""
+    return len(set(names)) == len(names)
+
+
 def _pairs(values: pa.Array, groups: Ints) -> tuple[Ints, Ints]:
     """Number the distinct values of each group, as :func:`coded` does; flags beside a value are of no account."""
     values = values.field(0) if pa.types.is_struct(values.type) else values
@@ -156,7 +163,7 @@ def partial_rows(
     sets = [shared for shared in table.sets if isinstance(shared, SharedSet)]
     types = [*table.key.types, *(kept.type for kept in table.kept), *(shared.type for shared in sets)]
     made = PartialRows(table, required)
-    return made if _have_one_form(types) and len(set(made.partial_schema.names)) == len(made.partial_schema) else None
+    return made if _have_one_form(types) and _are_distinct([*made.partial_schema.names, PLACE]) else None
 
 
 # --- the first rows of a window ---------------------------------------------------------------------------------------
@@ -241,7 +248,7 @@ class RankableRows:
         if (ticks[1:] >= ticks[:-1]).all():
             order = len(groups) - 1 - by_code(groups[::-1], len(panes))
         else:
-            order = np.lexsort((-ticks, groups))
+            order = np.lexsort((~ticks, groups))
         may_rank = np.empty(len(order), np.bool_)
         may_rank[order] = ~_behind_earlier(self._strengths(rows)[order], groups[order], self.ranked.n)
         return may_rank
@@ -320,20 +327,23 @@ def rankable_rows(
         return None
     if ranked.keeps_all or not _have_one_form(table.key.types) or (by_time and ranked.n > RANKS_MAX):
         return None
-    return RankableRows(table, ranked, schema, time if by_time else None, promise, required)
+    made = RankableRows(table, ranked, schema, time if by_time else None, promise, required)
+    return made if _are_distinct(made.partial_schema.names) else None
 
 
-def with_rankable_rows(given: Arrivals) -> Arrivals:
-    """Return what arrives with partial rows that have places as rows among the others; else as it is."""
+def with_rankable_rows(given: Arrivals) -> tuple[Arrivals, LeftOut | None]:
+    """Return what arrives with partial rows that have places as rows among the others, and what these stand for."""
     partials = given.partials
     if partials is None or PLACE not in partials.column_names:
-        return given
-    rows = given.rows.append_column(ROW_COUNT, pa.array(np.ones(given.rows.num_rows, np.int64)))
+        return given, None
+    every = tables.united([partials.select(given.rows.column_names), given.rows])
+    count = int(numbers(partials.column(ROW_COUNT)).sum()) - partials.num_rows
+    times, holders = np.zeros(0, np.int64), np.zeros(0, np.int64)
     if LEFT_OUT in partials.column_names:
-        field = partials.schema.field(LEFT_OUT)
-        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
-    every = tables.united([partials, rows.select(partials.column_names)])
+        listed, holders = listed_values(partials.column(LEFT_OUT))
+        times = np.asarray(listed)
     places = numbers(every.column(PLACE))
-    if (places[1:] >= places[:-1]).all():
-        return Arrivals(every, given.bounds)
-    return Arrivals(rows_at(every, np.argsort(places)), given.bounds)
+    if (places[1:] < places[:-1]).any():
+        order = np.argsort(places)
+        every, holders = rows_at(every, order), np.argsort(order)[holders]
+    return Arrivals(every, given.bounds), LeftOut(count, times, holders)

@@ -170,14 +170,14 @@ class AggregateStep:
 
     def apply(self, state: Mapping[str, pa.Table], arrivals: Mapping[str, Arrivals], at: StepTime) -> Result:
         """Add the epoch's rows to their windows, and emit what is final or has changed."""
-        given, known = with_rankable_rows(arrivals[self.name]), state.get("keys")
+        (given, left_out), known = with_rankable_rows(arrivals[self.name]), state.get("keys")
         of_keys, of_windows = self._keys_table, self._windows_table
         silent = of_keys.silent(known, at)
         has_clock = self.cut.kind == "timer" and state["windows"].num_rows > 0
         if not given.count and not given.bounds.num_rows and not len(silent) and not has_clock:
             return Result(due_us=of_keys.due(known, None, at, tells_forgotten=not self.on_change), fates={})
         checks.require_values(given.rows, [*self.key.names, *([self.time] if self.time else [])], self.name)
-        keys, rows = of_keys.read(known, given, silent, at)
+        keys, rows = of_keys.read(known, given, silent, at, left_out)
         loaded, keys = of_windows.load(state["windows"], keys, at)
         windows = of_windows.merged(loaded, keys, rows, at)
 

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.operators.aggregate.collected import listed_values
 from holdfast.operators.aggregate.cutting import WindowCut
 from holdfast.state import keyed, tables
 from holdfast.state.keys import Ints, by_code, coded, found, numbers, one
@@ -18,7 +17,6 @@ from holdfast.state.step import (
     ALL_KEYS,
     BOUND,
     CLOSED,
-    LEFT_OUT,
     PLACE,
     ROW_COUNT,
     UNBOUNDED,
@@ -158,6 +156,24 @@ class Admitted:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """Rows that were not sent, because each is beaten by rows that were.
+
+    Parameters
+    ----------
+    count : int
+        How many they are.
+    times, holders : ndarray of int64
+        Time of each, and the row that stands for it: it arrived when they did, so its bound is theirs.  Nothing where
+        no row is late.
+    """
+
+    count: int
+    times: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    holders: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True)
 class KeysTable:
     """The state table ``keys``: what it holds, what an epoch reads of it, and what it writes.
 
@@ -231,7 +247,9 @@ class KeysTable:
                 found += [int(later.min())] if len(later) else []
         return min(found, default=None)
 
-    def read(self, known: pa.Table | None, given: Arrivals, silent: Ints, at: StepTime) -> tuple[Keys, Admitted]:
+    def read(
+        self, known: pa.Table | None, given: Arrivals, silent: Ints, at: StepTime, left_out: LeftOut | None = None
+    ) -> tuple[Keys, Admitted]:  # fmt: skip
         """Return the keys that the epoch touches, and the rows that are in time."""
         table, codes, of_partials, explicit, is_silent = self._named(known, given, silent)
         size = len(is_silent)
@@ -241,7 +259,9 @@ class KeysTable:
         overall = max(overall_before, int(of_all.max(initial=UNBOUNDED)))
         if self.cut.by_time:
             start = np.maximum(before["bound"], overall_before)
-            limits, bounds = admitted(start, codes, ticks, numbers(given.rows.column(PLACE)), explicit, self.promise)
+            is_alone = left_out is None or not len(left_out.times)
+            places = numbers(given.rows.column(PLACE))
+            limits, bounds = admitted(start, codes, ticks, places, explicit, self.promise, are_all=is_alone)
             is_late, ends = ticks < limits, bounds.copy()
         else:
             limits, is_late = ticks, np.zeros(len(ticks), np.bool_)
@@ -257,8 +277,8 @@ class KeysTable:
             ends[idle] = bounds[idle] = np.maximum(ends, before["open_end"])[idle]
             ends[is_forgotten] = CLOSED
         rows = _parted(given.rows, codes, ticks, is_late, limits)
-        if ROW_COUNT in given.rows.column_names:
-            rows = self._with_left_out(rows, given.rows, limits)
+        if left_out is not None:
+            rows = self._with_left_out(rows, given.rows, limits, left_out)
         if given.partials is not None:
             others = int(numbers(given.partials.column(ROW_COUNT)).sum())
             rows = replace(rows, partials=given.partials, of_partials=of_partials, others=others)
@@ -269,25 +289,20 @@ class KeysTable:
             table, size, before, is_known, is_present, is_forgotten, overall_before, overall, bounds, ends
         ), rows  # fmt: skip
 
-    def _with_left_out(self, parted: Admitted, rows: pa.Table, limits: Ints) -> Admitted:
-        """Return rows with those that were left out where they were packed: late by the bound of who stands for them.
+    def _with_left_out(self, parted: Admitted, rows: pa.Table, limits: Ints, left_out: LeftOut) -> Admitted:
+        """Return rows with those that were left out: late by the bound of the row that stands for them.
 
         Of these no more is known than their times: in the other columns they are like that row.
         """
-        others = int(numbers(rows.column(ROW_COUNT)).sum()) - rows.num_rows
-        if self.time is None or LEFT_OUT not in rows.column_names:
-            return replace(parted, others=others)
-        times, holders = listed_values(rows.column(LEFT_OUT))
-        late = np.flatnonzero(numbers(times) < limits[holders])
+        late = np.flatnonzero(left_out.times < limits[left_out.holders])
         if not len(late):
-            return replace(parted, others=others)
-        holders, at = holders[late], rows.column_names.index(self.time)
+            return replace(parted, others=left_out.count)
+        assert self.time is not None
+        holders, at = left_out.holders[late], rows.column_names.index(self.time)
         kind = rows.schema.field(at)
-        more = rows.take(pa.array(holders)).set_column(at, kind, times.take(pa.array(late)).cast(kind.type))
-        late_rows = tables.united([parted.late, more])
-        return replace(
-            parted, late=late_rows, limits=np.concatenate([parted.limits, limits[holders]]), others=others - len(late)
-        )
+        more = rows.take(pa.array(holders)).set_column(at, kind, pa.array(left_out.times[late]).cast(kind.type))
+        late_rows, late_limits = tables.united([parted.late, more]), np.concatenate([parted.limits, limits[holders]])
+        return replace(parted, late=late_rows, limits=late_limits, others=left_out.count - len(late))
 
     def _named(
         self, known: pa.Table | None, given: Arrivals, silent: Ints
@@ -396,8 +411,9 @@ class KeysTable:
 
 
 def admitted(
-    start: Ints, codes: Ints, ticks: Ints, places: Ints, explicit: DeclaredBounds, promise: Promise
-) -> tuple[Ints, Ints]:
+    start: Ints, codes: Ints, ticks: Ints, places: Ints, explicit: DeclaredBounds, promise: Promise,
+    *, are_all: bool = True,
+) -> tuple[Ints, Ints]:  # fmt: skip
     """Follow the bounds of all keys through an epoch.
 
     Parameters
@@ -410,6 +426,8 @@ def admitted(
         The bound rows.
     promise : Promise
         What the rows promise.
+    are_all : bool
+        Whether the limits are asked for of no other rows: then those of rows that are above all before may be lower.
 
     Returns
     -------
@@ -428,7 +446,7 @@ def admitted(
     limits = start[codes]
     if not len(ticks):
         return limits, end
-    if not len(explicit.places) or explicit.places[0] > places[-1]:
+    if are_all and (not len(explicit.places) or explicit.places[0] > places[-1]):
         overall = np.maximum.accumulate(says)
         if (ticks[1:] >= overall[:-1]).all():  # no row is below any before it: what was known at the start decides
             return limits, end
