@@ -81,7 +81,8 @@ def call(
         named.is_of_timer = failure.is_of_timer
         raise named from cause
     except Exception as error:
-        rows = next((given.rows for given in arrivals.values() if given.rows.num_rows), None)
+        every = (rows for given in arrivals.values() for rows in (given.rows, given.partials))
+        rows = next((rows for rows in every if rows is not None and rows.num_rows), None)
         raise _failed(error, rows, "", operator, bucket, at) from error
     return check_result(operator, step, result)
 

@@ -389,6 +389,19 @@ def test_keys_that_do_not_come_again_go_as_they_are():
     assert step.combine(rows_of([key // 3 for key in range(6000)])).num_rows == 2000
 
 
+def test_partial_rows_that_have_more_bytes_than_the_rows_are_not_sent():
+    """An exact sum of doubles has ten times the bytes of a value."""
+    columns = [f"d{number}" for number in range(8)]
+    schema = "k STRING, t BIGINT, " + ", ".join(f"{name} DOUBLE" for name in columns)
+    step = declared(schema, **{name: hf.sum(name) for name in columns})
+    for repeats, is_combined in ((2, False), (500, True)):
+        values = {name: [0.1 * number for number in range(2000)] for name in columns}
+        rows = pa.table(
+            {"k": [str(n // repeats) for n in range(2000)], "t": range(2000), **values}, step.inputs["rows"]
+        )
+        assert (step.combine(rows) is not None) == is_combined
+
+
 def test_distinct_values_that_do_not_come_again_go_as_they_are():
     step = declared("k STRING, t BIGINT, v BIGINT", n=hf.distinct_count("v"))
     assert step.combine(rows_of([1] * 2000, v=list(range(2000)))) is None
@@ -477,6 +490,19 @@ def test_a_row_that_is_left_out_may_be_late_where_no_row_that_is_sent_is(eager):
     assert fates == [{"late": 3, ABSORBED: 2}] * 2
 
 
+def test_of_late_rows_that_are_left_out_nothing_large_is_copied(eager):
+    """A row that stands for others may have a text of megabytes, and they be many."""
+    options = {"window": hf.tumbling(100), "emit": "settled", "disorder": 5}
+    step = step_of(hf.top(source(), 1, by="k", order="v desc", **options))
+    rows = [("a", 11, 9, 0.0, None, "x" * 2**22), *[("a", 10, 1, 0.0, None, "x")] * 1100]
+    tasks = [table_of([("a", 50, 5, 0.0, None, "x")], step), table_of(rows, step)]
+    bucket, before = Bucket(step), pa.total_allocated_bytes()
+    late = bucket.run(tasks, combines=[False, True], at_us=0)
+    assert bucket.combined == 1
+    assert late[3] == {"late": 1101, ABSORBED: 1}
+    assert pa.total_allocated_bytes() - before < 2**26
+
+
 def test_the_least_time_there_is_is_older_than_the_others(eager):
     """Rows that are not older beat a row; its negative is itself."""
     options = {"window": hf.tumbling(2**40), "emit": "settled", "disorder": 2**62}
@@ -487,20 +513,23 @@ def test_the_least_time_there_is_is_older_than_the_others(eager):
     assert sent is None or set(times) <= set(sent.column("t").to_pylist())
 
 
+@pytest.mark.parametrize("kind", ["BIGINT", "STRING", "ARRAY<BIGINT>"])
 @pytest.mark.parametrize("name", [ROW_COUNT, LEFT_OUT])
 @pytest.mark.parametrize(
     "aggregated",
     [
         lambda rows: hf.top(rows, 1, by="k", order="v desc"),
         lambda rows: hf.top(rows, 1, by="k", order="v desc", window=hf.tumbling(100), emit="settled"),
+        lambda rows: hf.top(rows, 1, by="k", order="v desc", window=hf.timer("2 s"), emit="settled"),
         lambda rows: rows | hf.aggregate(by="k", window=hf.tumbling(100), n=hf.count()),
         lambda rows: rows | hf.reduce(by="k", n=hf.count()),
     ],
-    ids=["top", "top of windows", "aggregate", "reduce"],
+    ids=["top", "top of windows", "top of a timer", "aggregate", "reduce"],
 )
-def test_a_column_of_the_user_may_have_any_name(monkeypatch, name, aggregated):
-    stream = aggregated(source(f"k STRING, t BIGINT, v BIGINT, `{name}` ARRAY<BIGINT>"))
-    rows = [{"k": "ab"[n % 2], "t": n, "v": n * 7 % 31, name: [n]} for n in range(60)]
+def test_a_column_of_the_user_may_have_any_name(monkeypatch, name, aggregated, kind):
+    stream = aggregated(source(f"k STRING, t BIGINT, v BIGINT, `{name}` {kind}"))
+    value = {"BIGINT": int, "STRING": str, "ARRAY<BIGINT>": lambda n: [n - 9]}[kind]
+    rows = [{"k": "ab"[n % 2], "t": n, "v": n * 7 % 31, name: value(n)} for n in range(60)]
     found = []
     for least in (1, 10**6):
         monkeypatch.setattr(partial_rows, "ROWS_MIN", least)

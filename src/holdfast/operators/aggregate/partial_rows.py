@@ -69,11 +69,17 @@ class PartialRows:
         """Return a partial row for each key, in the order of their first rows; None where it does not pay."""
         if rows.num_rows < ROWS_MIN or any(rows.column(name).null_count for name in self.required):
             return None
-        if not self._repeats(rows.slice(0, SAMPLED)):
+        sample = rows.slice(0, SAMPLED)
+        if not self._repeats(sample):
             return None
         codes, first = _key_codes(rows, self.table.key)
-        if len(first) > rows.num_rows // 2:
+        tried = self._combine_all(sample, *_key_codes(sample, self.table.key))
+        if len(first) > rows.num_rows // 2 or len(first) * tried.nbytes > tried.num_rows * rows.nbytes:
             return None
+        return self._combine_all(rows, codes, first)
+
+    def _combine_all(self, rows: pa.Table, codes: Ints, first: Ints) -> pa.Table:
+        """Return the partial rows of some rows, whose keys are numbered."""
         size = len(first)
         keys = [one(rows.column(name)).take(pa.array(first)) for name in self.table.key.names]
         counts = pa.array(np.bincount(codes, minlength=size).astype(np.int64))
@@ -339,7 +345,7 @@ def with_rankable_rows(given: Arrivals) -> tuple[Arrivals, LeftOut | None]:
     every = tables.united([partials.select(given.rows.column_names), given.rows])
     count = int(numbers(partials.column(ROW_COUNT)).sum()) - partials.num_rows
     times, holders = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    if LEFT_OUT in partials.column_names:
+    if LEFT_OUT in partials.column_names and LEFT_OUT not in given.rows.column_names:
         listed, holders = listed_values(partials.column(LEFT_OUT))
         times = np.asarray(listed)
     places = numbers(every.column(PLACE))

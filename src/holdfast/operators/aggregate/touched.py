@@ -292,15 +292,17 @@ class KeysTable:
     def _with_left_out(self, parted: Admitted, rows: pa.Table, limits: Ints, left_out: LeftOut) -> Admitted:
         """Return rows with those that were left out: late by the bound of the row that stands for them.
 
-        Of these no more is known than their times: in the other columns they are like that row.
+        Of these no more is known than key and time; nobody reads the other columns where rows are left out.
         """
         late = np.flatnonzero(left_out.times < limits[left_out.holders])
         if not len(late):
             return replace(parted, others=left_out.count)
         assert self.time is not None
-        holders, at = left_out.holders[late], rows.column_names.index(self.time)
-        kind = rows.schema.field(at)
-        more = rows.take(pa.array(holders)).set_column(at, kind, pa.array(left_out.times[late]).cast(kind.type))
+        holders, times = left_out.holders[late], pa.array(left_out.times[late])
+        known = {name: rows.column(name).take(pa.array(holders)) for name in self.key.names}
+        known[self.time] = times.cast(rows.schema.field(self.time).type)
+        columns = [known.get(field.name, pa.nulls(len(late), field.type)) for field in rows.schema]
+        more = pa.Table.from_arrays(columns, names=rows.column_names)
         late_rows, late_limits = tables.united([parted.late, more]), np.concatenate([parted.limits, limits[holders]])
         return replace(parted, late=late_rows, limits=late_limits, others=left_out.count - len(late))
 
