@@ -6,16 +6,20 @@ read.  The contents of an epoch are the same: everything between Spark's logged 
 
 from __future__ import annotations
 
+import pickle
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark import TaskContext
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.checkpoint import spark_log
 from holdfast.connectors.reading.wrapped import of_columns
-from holdfast.errors import crossing
+from holdfast.errors import crossing, present
 from holdfast.plan.counts import Counts, EpochReport, Observed, observed_since, united
 from holdfast.plan.laps import HERE, OTHER, STAGING, Laps
 from holdfast.plan.levels.taps import NO_WISH, Taps, Wish
@@ -304,6 +308,7 @@ class ColumnarEvaluation:
         self._sources = sources
         self.here = here
         self.sampling = Sampling()
+        self._planned: tuple[tuple[bytes, int], DataFrame] | None = None
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
@@ -314,13 +319,34 @@ class ColumnarEvaluation:
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run one job with a task for each span."""
-        spans = list(self._sources.spans(start, end, self._parallelism))
+        spans = tuple(self._sources.spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
         readers = {name: reader.for_rows(staging.wish) for name, reader in self._readers.items()}
-        task = SpanTask(staging, self._program, readers, tuple(spans), timestamps_of(self._readers))
-        numbers = self._session.range(0, len(spans), 1, len(spans))
-        return Evaluated(*answered(numbers.mapInArrow(task, ANSWERS).collect(), staging.writers))
+        task = SpanTask(replace(staging, epoch=NO_EPOCH), self._program, readers, timestamps_of(self._readers))
+        return Evaluated(*answered(self._run(task, SpansOfEpoch(staging.epoch, spans)), staging.writers))
+
+    def _run(self, task: SpanTask, spans: SpansOfEpoch) -> list[Row]:
+        """Run a task for each span; by the plan of the epoch before, unless more than the spans is another.
+
+        What Spark does with a plan before its job takes as long as the job of a small epoch.
+        """
+        count, text = len(spans.spans), spans.to_text()
+        if len(text) > _SPANS_TEXT_MAX:
+            return list(self._frame(replace(task, spans=spans), count).collect())
+        # By its bytes: what a sink's factory is made of may have changed in place.
+        key = (_pickled(task), count)
+        if self._planned is None or self._planned[0] != key:
+            self._planned = key, self._frame(task, count)
+        context = self._session.sparkContext
+        context.setLocalProperty(SPANS_PROPERTY, text)
+        try:
+            return list(self._planned[1].collect())
+        finally:
+            context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
+
+    def _frame(self, task: SpanTask, count: int) -> DataFrame:
+        return self._session.range(0, count, 1, count).mapInArrow(task, ANSWERS)
 
 
 def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
@@ -328,15 +354,40 @@ def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
     return {name: reader.spec.timestamp for name, reader in readers.items()}
 
 
+SPANS_PROPERTY = "holdfast.spans_secret"
+"""Local property of an epoch's job: its number and its spans.
+
+NB "secret": an event log of Spark shows properties, but those that are called so.
+"""
+
+NO_EPOCH = -1
+"""Stands in a plan for what the property of its job says."""
+
+_SPANS_TEXT_MAX = 2**16
+"""Longer ones are part of the plan: each task gets the properties of its job."""
+
+
+@dataclass(frozen=True)
+class SpansOfEpoch:
+    """What the tasks of a staged epoch read: task ``n`` reads span ``n``."""
+
+    epoch: int
+    spans: tuple[tuple[str, Span], ...]
+
+    def to_text(self) -> str:
+        """Return it as a property of a job."""
+        return b64encode(_pickled(self)).decode()
+
+
 @dataclass(frozen=True)
 class SpanTask:
-    """The tasks of a staged epoch: task ``n`` reads span ``n``.  Picklable; called by ``mapInArrow``."""
+    """The tasks of a staged epoch.  Picklable; called by ``mapInArrow``."""
 
     staging: TaskStaging
     program: Program
     readers: Mapping[str, Reader]
-    spans: tuple[tuple[str, Span], ...]
     timestamps: Mapping[str, str | None]
+    spans: SpansOfEpoch | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read, compute and stage; yield the handles and the report."""
@@ -344,12 +395,26 @@ class SpanTask:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         counts.laps.to(OTHER)
         with crossing():
-            yield self.staging.stage(self._rows(numbers, counts), counts.laps, counts.taps)
+            of_epoch = _spans_of_job() if self.spans is None else self.spans
+            staging, spans = replace(self.staging, epoch=of_epoch.epoch), [of_epoch.spans[number] for number in numbers]
+            yield staging.stage(self._rows(spans, counts), counts.laps, counts.taps)
         yield answer_of(replace(counts.report(), waves={HERE: counts.laps.take()}))
 
-    def _rows(self, numbers: list[int], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
-        for number in numbers:
-            name, span = self.spans[number]
+    def _rows(self, spans: Sequence[tuple[str, Span]], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for name, span in spans:
             counts.laps.to(name)
             for batch in counts.laps.during(name, readable(self.readers[name].open(), span).read(span)):
                 yield from self.program.counting(name, batch, counts)
+
+
+def _spans_of_job() -> SpansOfEpoch:
+    context = present(TaskContext.get(), "an epoch is staged outside a task of Spark.")
+    text = present(context.getLocalProperty(SPANS_PROPERTY), "an epoch is staged in a job that does not say of which.")
+    spans: SpansOfEpoch = pickle.loads(b64decode(text))
+    return spans
+
+
+def _pickled(value: object) -> bytes:
+    """Return a value as Spark sends it to workers: functions of the user's script too."""
+    data: bytes = CloudPickleSerializer().dumps(value)
+    return data
