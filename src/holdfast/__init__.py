@@ -2,6 +2,6 @@
 
 from holdfast import later
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = later.names(__spec__)
