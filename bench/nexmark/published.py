@@ -26,6 +26,9 @@ NOT_YET = "not measured yet"
 RECOVERY = "recovery"
 QUERIES = [f"q{number}" for number in range(24)]
 OTHERS: Mapping[str, Mapping[str, Any]] = {"flink": FLINK_QUERIES, "spark": SPARK_QUERIES}
+STAND_INS = {"flink": frozenset({"q13"}), "spark": frozenset[str]()}
+"""Queries for which a side has another query in their place: measured, and no part of the mean."""
+
 WHERE = {"discard": "To a sink that discards", "postgres": "Into PostgreSQL", "files": "Into files"}
 
 
@@ -63,7 +66,8 @@ def published(page: str, figures: Mapping[str, Any]) -> str:
 
 def geomean(by_query: Mapping[str, Mapping[str, Any]], other: str) -> float | None:
     """Return the geometric mean of our rate divided by another side's, over the queries that both have."""
-    both = [sides for sides in by_query.values() if {"holdfast", other} <= sides.keys()]
+    compared = [sides for query, sides in by_query.items() if query not in STAND_INS[other]]
+    both = [sides for sides in compared if {"holdfast", other} <= sides.keys()]
     ratios = [sides["holdfast"]["events_per_s"] / sides[other]["events_per_s"] for sides in both]
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
@@ -109,7 +113,7 @@ def _rates(sink: str, by_query: Mapping[str, Any]) -> Iterator[str]:
         rates = [_cell(query, side, sides, "events_per_s", 1000) for side in ("holdfast", "flink", "spark")]
         if query not in queries_of(sink):
             rates[0] = "cannot"
-        yield _row(query[1:], *rates, *(_ratio(sides, other) for other in OTHERS))
+        yield _row(query[1:], *rates, *(_ratio(query, sides, other) for other in OTHERS))
     means = [geomean(by_query, other) for other in OTHERS]
     yield _row("geometric mean", "", "", "", *("" if mean is None else f"**{mean:.2f}**" for mean in means))
     yield ""
@@ -156,10 +160,11 @@ def _cell(query: str, side: str, sides: Mapping[str, Any], name: str, unit: int)
     return f"{sides[side][name] / unit:,.0f}" if side in sides else NOT_YET
 
 
-def _ratio(sides: Mapping[str, Any], other: str) -> str:
+def _ratio(query: str, sides: Mapping[str, Any], other: str) -> str:
     if not {"holdfast", other} <= sides.keys():
         return ""
-    return f"{sides['holdfast']['events_per_s'] / sides[other]['events_per_s']:.2f}"
+    ratio = f"{sides['holdfast']['events_per_s'] / sides[other]['events_per_s']:.2f}"
+    return f"({ratio})" if query in STAND_INS[other] else ratio
 
 
 def _row(*cells: str) -> str:

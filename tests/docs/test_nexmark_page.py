@@ -62,6 +62,14 @@ def test_the_result_has_the_ratios_of_each_query_and_their_geometric_mean() -> N
     assert result["q9_holdfast_peak_mb"] == 900
 
 
+def test_a_query_that_stands_in_for_another_is_no_part_of_the_mean() -> None:
+    by_query = {"q0": sides(4_000_000, 1_000_000), "q13": sides(9_000_000, 1_000)}
+    assert published.geomean(by_query, "flink") == 4.0
+    assert "| 13 | 9,000 | 1 | not measured yet | (9000.00) |  |" in published.rendered(
+        {**MADE_UP, "discard": by_query}
+    )
+
+
 def test_each_side_has_no_query_that_is_not_expected() -> None:
     assert list(expected.QUERIES) == published.QUERIES == list(flink_sql.QUERIES)
     assert {*QUERIES, *spark_sql.QUERIES} <= set(published.QUERIES)

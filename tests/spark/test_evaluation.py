@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -15,6 +17,16 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.connectors import memory
+from holdfast.ports import Span
+from holdfast.spark.evaluation import (
+    NO_EPOCH,
+    SPANS_PROPERTY,
+    SPANS_TEXT_MAX,
+    SpanJobs,
+    SpansOfEpoch,
+    SpanTask,
+)
+from holdfast.spark.staging import ANSWERS, TaskStaging
 
 pytestmark = pytest.mark.spark
 
@@ -156,3 +168,65 @@ def test_a_run_may_change_the_way_at_any_restart(tmp_path: Path, spark: SparkSes
             settings=Settings(columnar=columnar),
         )
         assert sorted(memory.rows("changing")["id"].to_pylist()) == expected
+
+
+ANSWER = pa.schema(
+    [pa.field(field.name, pa.int64() if field.name == "row_count" else pa.string()) for field in ANSWERS]
+)
+
+
+@dataclass(frozen=True)
+class Telling(SpanTask):
+    """A task that answers with its epoch, its span, and where it has them from."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        given = self.of_epoch()
+        for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
+            name, span = given.spans[number]
+            from_whom = "plan" if self.spans is not None else "job"
+            answer = {"sink": name, "name": str(span.value)[:9], "row_count": given.epoch, "reference": from_whom}
+            yield pa.RecordBatch.from_pylist([{**answer, "report": repr(self.timestamps)}], ANSWER)
+
+
+def test_epochs_that_differ_in_their_spans_are_planned_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[int] = []
+    plan = SpanJobs._plan
+    monkeypatch.setattr(SpanJobs, "_plan", lambda jobs, task, count: planned.append(count) or plan(jobs, task, count))
+    timestamps: dict[str, str | None] = {"rows": "at"}
+    task = Telling(TaskStaging("rides", 1, NO_EPOCH, {}), cast("Any", None), {}, timestamps)
+    jobs = SpanJobs(spark)
+
+    def answers(epoch: int, *values: str) -> list[tuple[Any, ...]]:
+        spans = SpansOfEpoch(epoch, tuple(("rows", Span(value)) for value in values))
+        return sorted(tuple(row) for row in jobs.run(task, spans))
+
+    known = repr(timestamps)
+    assert answers(1, "a", "b") == [("rows", "a", 1, "job", known), ("rows", "b", 1, "job", known)]
+    assert answers(2, "c", "d") == [("rows", "c", 2, "job", known), ("rows", "d", 2, "job", known)]
+    assert planned == [2], "the same plan"
+    assert answers(3, "e") == [("rows", "e", 3, "job", known)]
+    assert planned == [2, 1], "as many tasks as spans"
+    timestamps["more"] = "then"  # in place: the task is equal to what it was
+    assert answers(4, "f") == [("rows", "f", 4, "job", repr(timestamps))]
+    assert planned == [2, 1, 1]
+    assert answers(5, "x" * SPANS_TEXT_MAX) == [("rows", "x" * 9, 5, "plan", repr(timestamps))]
+    assert spark.sparkContext.getLocalProperty(SPANS_PROPERTY) is None
+
+
+def test_a_run_that_stages_its_epochs_plans_them_once(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_input(tmp_path / "in")
+    planned: list[int] = []
+    plan = SpanJobs._plan
+    monkeypatch.setattr(SpanJobs, "_plan", lambda jobs, task, count: planned.append(count) or plan(jobs, task, count))
+    run = pipeline_of(tmp_path / "in", "once_", with_user_code=True).run(
+        checkpoint=str(tmp_path / "checkpoint"),
+        trigger=hf.available_now(),
+        session=spark,
+        settings=Settings(carry_max="0 B"),
+    )
+    assert run.status().sources[0].rows == 303
+    assert planned == [1], "three epochs of a file each"

@@ -301,14 +301,13 @@ class ColumnarEvaluation:
         sources: SourcesHere,
         here: Here[tuple[Mapping[str, pa.Table], EpochReport]] | None,
     ) -> None:
-        self._session = session
+        self._jobs = SpanJobs(session)
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
         self._sources = sources
         self.here = here
         self.sampling = Sampling()
-        self._planned: tuple[tuple[bytes, int], DataFrame] | None = None
 
     def carry(self, batch: DataFrame, start: Positions, end: Positions, sinks: frozenset[str]) -> Evaluated | None:
         """Read and compute the epoch here."""
@@ -324,34 +323,7 @@ class ColumnarEvaluation:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
         readers = {name: reader.for_rows(staging.wish) for name, reader in self._readers.items()}
         task = SpanTask(replace(staging, epoch=NO_EPOCH), self._program, readers, timestamps_of(self._readers))
-        return Evaluated(*answered(self._run(task, SpansOfEpoch(staging.epoch, spans)), staging.writers))
-
-    def _run(self, task: SpanTask, spans: SpansOfEpoch) -> list[Row]:
-        """Run a task for each span; by the plan of the epoch before, unless more than the spans is another.
-
-        What Spark does with a plan before its job takes as long as the job of a small epoch.
-        """
-        count, text = len(spans.spans), spans.to_text()
-        if len(text) > _SPANS_TEXT_MAX:
-            return list(self._frame(replace(task, spans=spans), count).collect())
-        # By its bytes: what a sink's factory is made of may have changed in place.
-        key = (_pickled(task), count)
-        if self._planned is None or self._planned[0] != key:
-            self._planned = key, self._frame(task, count)
-        context = self._session.sparkContext
-        context.setLocalProperty(SPANS_PROPERTY, text)
-        try:
-            return list(self._planned[1].collect())
-        finally:
-            context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
-
-    def _frame(self, task: SpanTask, count: int) -> DataFrame:
-        return self._session.range(0, count, 1, count).mapInArrow(task, ANSWERS)
-
-
-def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
-    """Return the timestamp column of each source."""
-    return {name: reader.spec.timestamp for name, reader in readers.items()}
+        return Evaluated(*answered(self._jobs.run(task, SpansOfEpoch(staging.epoch, spans)), staging.writers))
 
 
 SPANS_PROPERTY = "holdfast.spans_secret"
@@ -363,8 +335,13 @@ NB "secret": an event log of Spark shows properties, but those that are called s
 NO_EPOCH = -1
 """Stands in a plan for what the property of its job says."""
 
-_SPANS_TEXT_MAX = 2**16
+SPANS_TEXT_MAX = 2**16
 """Longer ones are part of the plan: each task gets the properties of its job."""
+
+
+def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
+    """Return the timestamp column of each source."""
+    return {name: reader.spec.timestamp for name, reader in readers.items()}
 
 
 @dataclass(frozen=True)
@@ -376,7 +353,7 @@ class SpansOfEpoch:
 
     def to_text(self) -> str:
         """Return it as a property of a job."""
-        return b64encode(_pickled(self)).decode()
+        return b64encode(_bytes_of(self)).decode()
 
 
 @dataclass(frozen=True)
@@ -388,6 +365,7 @@ class SpanTask:
     readers: Mapping[str, Reader]
     timestamps: Mapping[str, str | None]
     spans: SpansOfEpoch | None = None
+    """None: a property of the job has them."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Read, compute and stage; yield the handles and the report."""
@@ -395,10 +373,21 @@ class SpanTask:
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         counts.laps.to(OTHER)
         with crossing():
-            of_epoch = _spans_of_job() if self.spans is None else self.spans
-            staging, spans = replace(self.staging, epoch=of_epoch.epoch), [of_epoch.spans[number] for number in numbers]
+            given = self.of_epoch()
+            staging, spans = replace(self.staging, epoch=given.epoch), [given.spans[number] for number in numbers]
             yield staging.stage(self._rows(spans, counts), counts.laps, counts.taps)
         yield answer_of(replace(counts.report(), waves={HERE: counts.laps.take()}))
+
+    def of_epoch(self) -> SpansOfEpoch:
+        """Return the epoch and its spans, in a task."""
+        if self.spans is not None:
+            return self.spans
+        context = present(TaskContext.get(), "an epoch is staged outside a task of Spark.")
+        text = context.getLocalProperty(SPANS_PROPERTY)
+        spans: SpansOfEpoch = pickle.loads(
+            b64decode(present(text, "an epoch is staged in a job that does not say it."))
+        )
+        return spans
 
     def _rows(self, spans: Sequence[tuple[str, Span]], counts: Counts) -> Iterator[tuple[str, pa.RecordBatch]]:
         for name, span in spans:
@@ -407,14 +396,43 @@ class SpanTask:
                 yield from self.program.counting(name, batch, counts)
 
 
-def _spans_of_job() -> SpansOfEpoch:
-    context = present(TaskContext.get(), "an epoch is staged outside a task of Spark.")
-    text = present(context.getLocalProperty(SPANS_PROPERTY), "an epoch is staged in a job that does not say of which.")
-    spans: SpansOfEpoch = pickle.loads(b64decode(text))
-    return spans
+class SpanJobs:
+    """Runs a job for each staged epoch, by the plan of the one before unless more than the spans is another.
+
+    What Spark does with a plan before its job, analysis, planning and its own listeners, takes as long as the job of a
+    small epoch.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Plans and runs them.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._planned: tuple[bytes, DataFrame] | None = None
+
+    def run(self, task: SpanTask, spans: SpansOfEpoch) -> list[Row]:
+        """Return what a task for each span answers."""
+        text = spans.to_text()
+        if len(text) > SPANS_TEXT_MAX:
+            return list(self._plan(replace(task, spans=spans), len(spans.spans)).collect())
+        # By its bytes: what a sink's factory is made of may have changed in place.
+        key = _bytes_of((task, len(spans.spans)))
+        if self._planned is None or self._planned[0] != key:
+            self._planned = key, self._plan(task, len(spans.spans))
+        context = self._session.sparkContext
+        context.setLocalProperty(SPANS_PROPERTY, text)
+        try:
+            return list(self._planned[1].collect())
+        finally:
+            context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
+
+    def _plan(self, task: SpanTask, count: int) -> DataFrame:
+        return self._session.range(0, count, 1, count).mapInArrow(task, ANSWERS)
 
 
-def _pickled(value: object) -> bytes:
+def _bytes_of(value: object) -> bytes:
     """Return a value as Spark sends it to workers: functions of the user's script too."""
     data: bytes = CloudPickleSerializer().dumps(value)
     return data
