@@ -118,7 +118,8 @@ def _rates(sink: str, by_query: Mapping[str, Any]) -> Iterator[str]:
     yield _row("geometric mean", "", "", "", *("" if mean is None else f"**{mean:.2f}**" for mean in means))
     yield ""
     counts = sorted({(each["events"], each["rounds"]) for each in by_query.values()})
-    yield "; ".join(f"{events:,} events, medians of {rounds}" for events, rounds in counts) + "."
+    runs = [(events, "one run each" if rounds == 1 else f"medians of {rounds}") for events, rounds in counts]
+    yield "; ".join(f"{events:,} events, {what}" for events, what in runs) + "."
     yield ""
 
 
