@@ -8,11 +8,14 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 WORK = Path(__file__).resolve().parent / "out"
 MARK = "RESULT "
@@ -29,26 +32,32 @@ def run_side(module: str, side: str, arguments: Mapping[str, Any], *, timeout_s:
     RuntimeError
         If it fails; the text holds the end of what it said.
     """
-    with start_side(module, side, arguments) as process:
+    with tempfile.TemporaryFile("w+") as output:
+        process = start_side(module, side, arguments, output=output)
         try:
-            output, _ = process.communicate(timeout=timeout_s)
-        except BaseException:
-            process.kill()
-            raise
-    return figures_in(output, process.returncode, side)
+            process.wait(timeout_s)
+        finally:  # a JVM may hang at its end, when its Python has ended
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return figures_in(output.read(), process.returncode, side)
 
 
-def start_side(module: str, side: str, arguments: Mapping[str, Any]) -> subprocess.Popen[str]:
-    """Start a side; its standard input and output are pipes."""
+def start_side(
+    module: str, side: str, arguments: Mapping[str, Any], *, output: IO[str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a side; its standard input and output are pipes, or it has no input and a session of its own."""
     command = [sys.executable, "-m", "bench.sides", module, side, json.dumps(arguments)]
     return subprocess.Popen(
         command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE if output is None else subprocess.DEVNULL,
+        stdout=subprocess.PIPE if output is None else output,
         stderr=subprocess.STDOUT,
         text=True,
         env={"HOLDFAST_CLASS_ARCHIVE": "off", **os.environ},  # none is made beside what is measured
         cwd=WORK.parent.parent,
+        start_new_session=output is not None,
     )
 
 
