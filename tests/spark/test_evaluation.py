@@ -208,6 +208,8 @@ def test_epochs_that_differ_in_their_spans_are_planned_once(
     assert planned == [2], "the same plan"
     assert answers(3, "e") == [("rows", "e", 3, "job", known)]
     assert planned == [2, 1], "as many tasks as spans"
+    assert len(answers(3, "e", "f")) == 2
+    assert planned == [2, 1], "the other plan is still there"
     timestamps["more"] = "then"  # in place: the task is equal to what it was
     assert answers(4, "f") == [("rows", "f", 4, "job", repr(timestamps))]
     assert planned == [2, 1, 1]

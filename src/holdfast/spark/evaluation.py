@@ -397,7 +397,7 @@ class SpanTask:
 
 
 class SpanJobs:
-    """Runs a job for each staged epoch, by the plan of the one before unless more than the spans is another.
+    """Runs a job for each staged epoch, by the plan of an earlier one of as many spans unless the task is another.
 
     What Spark does with a plan before its job, analysis, planning and its own listeners, takes as long as the job of a
     small epoch.
@@ -410,21 +410,24 @@ class SpanJobs:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._planned: tuple[bytes, DataFrame] | None = None
+        self._task = b""
+        self._plans: dict[int, DataFrame] = {}
 
     def run(self, task: SpanTask, spans: SpansOfEpoch) -> list[Row]:
         """Return what a task for each span answers."""
-        text = spans.to_text()
+        count, text = len(spans.spans), spans.to_text()
         if len(text) > SPANS_TEXT_MAX:
-            return list(self._plan(replace(task, spans=spans), len(spans.spans)).collect())
+            return list(self._plan(replace(task, spans=spans), count).collect())
         # By its bytes: what a sink's factory is made of may have changed in place.
-        key = _bytes_of((task, len(spans.spans)))
-        if self._planned is None or self._planned[0] != key:
-            self._planned = key, self._plan(task, len(spans.spans))
+        if (data := _bytes_of(task)) != self._task:
+            self._task, self._plans = data, {}
+        plan = self._plans.get(count)
+        if plan is None:
+            plan = self._plans[count] = self._plan(task, count)
         context = self._session.sparkContext
         context.setLocalProperty(SPANS_PROPERTY, text)
         try:
-            return list(self._planned[1].collect())
+            return list(plan.collect())
         finally:
             context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
 
