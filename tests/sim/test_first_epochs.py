@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from holdfast.connectors.rate import RateSpec
-from holdfast.limits import ROW_SIZE
 from holdfast.plan.operation import limit_file, read_limit
 from holdfast.plan.pressure import Ramp
 from tests.contract.source_contract import Hands
@@ -110,19 +107,6 @@ def test_a_run_that_is_killed_again_and_again_gets_on(tmp_path: Path, life_s: fl
     assert dict(lives.ran) == dict(enumerate(lives.planned)), "each epoch ends where it was planned to, in every life"
     assert len(set(lives.ran)) == len(lives.planned)
     assert count * life_s <= 4 * (BACKLOG / PACE + 5 * count) + 2 * life_s, "and no slower than by a constant"
-
-
-def test_short_lives_get_on_where_epochs_are_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second epoch takes a second, where the first one took a part of it."""
-    monkeypatch.setattr(sys.modules[__name__], "PACE", 2_000_000)
-    lives = Lives(tmp_path, FIRST)
-    for _ in range(10):
-        before = lives.committed
-        lives.live(5 + 2)
-        assert lives.committed > before
-    assert len(lives.planned) > 10, "each life had a second epoch"
-    ends = [0, *lives.planned]
-    assert max(end - start for start, end in pairwise(ends)) > 4 * FIRST // ROW_SIZE
 
 
 def test_lives_of_any_length_get_on(tmp_path: Path) -> None:

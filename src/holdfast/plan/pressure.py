@@ -345,9 +345,6 @@ class BackPressure:
 _ENOUGH = 10**12
 """Bytes beyond which there is no limit any more."""
 
-_SHORT_S = 1.0
-"""So long an epoch may take, however young a run is: a start takes longer."""
-
 
 class Ramp:
     """Says after each epoch how much the next one takes.  Lives on the driver, called by one thread.
@@ -378,15 +375,14 @@ class Ramp:
     def note(self, took_s: float) -> None:
         """Take in how long the epoch took that has just ended, and was planned by this run.
 
-        The next one takes twice as much; more where the run has waited between epochs, as its trigger says, and where
-        that much more takes about a second.
+        The next one takes twice as much; more where the run has waited between epochs, as its trigger says.
         """
         if self._size_bytes is None:
             return
         now_s = self._now_s()
         if self._began_s is None:
             self._began_s = now_s - took_s
-        times = max(2, int(max(now_s - self._began_s, _SHORT_S) / took_s) if took_s > 0 else 0)
+        times = max(2, int((now_s - self._began_s) / took_s) if took_s > 0 else 0)
         self._size_bytes = _as_limit(self._size_bytes * times)
         self._write()
 

@@ -42,19 +42,6 @@ def test_the_first_epoch_is_small_and_each_of_the_next_twice_as_large(path: str)
     assert seen == [1, 2, 4, 8]
 
 
-def test_an_epoch_may_take_a_second_however_young_the_run_is(path: str) -> None:
-    """Each epoch has a cost of its own; and a start takes longer than a second."""
-    clock, seen = Hands(), []
-    ramp = Ramp(path, FIRST, clock)
-    for took_s in (0.125, 0.4, 0.7):
-        clock.at_s += took_s
-        ramp.note(took_s)
-        limit = read_limit(path)
-        assert limit is not None
-        seen.append(limit.size_bytes // FIRST)
-    assert seen == [8, 16, 32]
-
-
 def test_an_epoch_may_take_as_long_as_the_run_is_old(path: str) -> None:
     """A trigger of a minute: what came while it waited is not spread over many minutes."""
     clock = Hands()
