@@ -6,7 +6,6 @@ read.  The contents of an epoch are the same: everything between Spark's logged 
 
 from __future__ import annotations
 
-import pickle
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from holdfast.checkpoint import spark_log
@@ -28,6 +26,7 @@ from holdfast.plan.routes import Routes
 from holdfast.ports import Carried, Part, Source, SourceSpec, Span
 from holdfast.positions import Positions, SourcePositions
 from holdfast.quarantine.mask import NOTHING, Mask, lettered, readable
+from holdfast.spark import private
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.sampling import Sampling
 from holdfast.spark.staging import ANSWERS, TaskStaging, answer_of, answered
@@ -353,7 +352,7 @@ class SpansOfEpoch:
 
     def to_text(self) -> str:
         """Return it as a property of a job."""
-        return b64encode(_bytes_of(self)).decode()
+        return b64encode(private.pickled(self)).decode()
 
 
 @dataclass(frozen=True)
@@ -384,7 +383,7 @@ class SpanTask:
             return self.spans
         context = present(TaskContext.get(), "an epoch is staged outside a task of Spark.")
         text = context.getLocalProperty(SPANS_PROPERTY)
-        spans: SpansOfEpoch = pickle.loads(
+        spans: SpansOfEpoch = private.unpickled(
             b64decode(present(text, "an epoch is staged in a job that does not say it."))
         )
         return spans
@@ -419,7 +418,7 @@ class SpanJobs:
         if len(text) > SPANS_TEXT_MAX:
             return list(self._plan(replace(task, spans=spans), count).collect())
         # By its bytes: what a sink's factory is made of may have changed in place.
-        if (data := _bytes_of(task)) != self._task:
+        if (data := private.pickled(task)) != self._task:
             self._task, self._plans = data, {}
         plan = self._plans.get(count)
         if plan is None:
@@ -433,9 +432,3 @@ class SpanJobs:
 
     def _plan(self, task: SpanTask, count: int) -> DataFrame:
         return self._session.range(0, count, 1, count).mapInArrow(task, ANSWERS)
-
-
-def _bytes_of(value: object) -> bytes:
-    """Return a value as Spark sends it to workers: functions of the user's script too."""
-    data: bytes = CloudPickleSerializer().dumps(value)
-    return data
