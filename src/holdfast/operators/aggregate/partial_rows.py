@@ -70,10 +70,11 @@ class PartialRows:
         if rows.num_rows < ROWS_MIN or any(rows.column(name).null_count for name in self.required):
             return None
         sample = rows.slice(0, SAMPLED)
-        if not self._repeats(sample):
+        of_sample = _key_codes(sample, self.table.key)
+        if not self._repeats(sample, *of_sample):
             return None
         codes, first = _key_codes(rows, self.table.key)
-        tried = self._combine_all(sample, *_key_codes(sample, self.table.key))
+        tried = self._combine_all(sample, *of_sample)
         if len(first) > rows.num_rows // 2 or len(first) * tried.nbytes > tried.num_rows * rows.nbytes:
             return None
         return self._combine_all(rows, codes, first)
@@ -88,9 +89,8 @@ class PartialRows:
         lists = [_lists_of(values, codes[counting], size) for counting, values in self._values(rows)]
         return pa.Table.from_arrays([*keys, counts, *parts, *lists], schema=self.partial_schema)
 
-    def _repeats(self, sample: pa.Table) -> bool:
+    def _repeats(self, sample: pa.Table, codes: Ints, first: Ints) -> bool:
         """Return whether keys come several times each, and with each key the values of distinct counts."""
-        codes, first = _key_codes(sample, self.table.key)
         if len(first) > sample.num_rows // 2:
             return False
         return all(
