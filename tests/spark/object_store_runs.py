@@ -60,7 +60,7 @@ class Place:
         """Put files into the input."""
         for number in range(first, last):
             rows = [{"id": number * ROWS_EACH + i, "k": i % 3} for i in range(ROWS_EACH)]
-            os.utime(arrive(self.work / "in", f"{number:04}.json", rows), (number, number))
+            arrive(self.work / "in", f"{number:04}.json", rows, at=number)
 
     def check(self, files: int) -> None:
         """Look into the sinks: every row of so many files is there once."""

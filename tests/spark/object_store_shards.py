@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from dataclasses import dataclass, field
@@ -64,7 +63,7 @@ class ShardsPlace:
         for device in DEVICES:
             rows = [{"device": device, "id": len(self.rows) + i} for i in range(3)]
             name = self._name_for(device)
-            os.utime(arrive(self.work / "in", name, rows), (at := 1 if before else 1000 + self.count, at))
+            arrive(self.work / "in", name, rows, at=1 if before else 1000 + self.count)
             self.rows += [(device, row["id"]) for row in rows]
 
     def _name_for(self, device: str) -> str:

@@ -41,12 +41,17 @@ def die_at(point: str, epoch: int) -> None:
     faults.install(hook)
 
 
-def arrive(directory: Path, name: str, lines: Iterable[Any]) -> Path:
-    """Put a JSON-lines file into a directory as a careful producer does: by rename."""
+def arrive(directory: Path, name: str, lines: Iterable[Any], *, at: int | None = None) -> Path:
+    """Put a JSON-lines file into a directory as a careful producer does: by rename, behind all else.
+
+    ``at`` is its modification time in seconds; set later, it would be another file than the one a run has read.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
     hidden = directory / f".{name}.tmp"
     hidden.write_text("".join(f"{text}\n" for text in texts))
+    if at is not None:
+        os.utime(hidden, (at, at))
     hidden.rename(directory / name)
     return directory / name
 
@@ -60,7 +65,7 @@ def arrive_in_order(directory: Path, count: int, rows_each: int) -> None:
     """Put files of consecutive ids into a directory, with modification times in the same order."""
     for number in range(count):
         rows = numbered(number * rows_each, (number + 1) * rows_each)
-        os.utime(arrive(directory, f"{number:03}.json", rows), (number, number))
+        arrive(directory, f"{number:03}.json", rows, at=number)
 
 
 def eventually(holds: Callable[[], Any], *, within_s: float = 60, what: str = "") -> None:

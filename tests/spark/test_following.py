@@ -38,12 +38,12 @@ def test_a_pipeline_with_state_goes_on_with_the_checkpoint_of_its_shadow(tmp_pat
     main = pipeline.start(checkpoint=str(tmp_path / "main"), trigger=hf.every("0 s"), session=spark)
     following = Following(pipeline, tmp_path / "replica", Settings(), session=spark)
     try:
-        wait_for(lambda: main.status().epoch >= 1)
+        wait_for(lambda: main.status().epoch >= 1, main)
         following.start()
         for number in range(2, 6):
             give(tmp_path, number)
-            wait_for(lambda n=number: main.status().rows_total == 90 * (n + 1))
-        wait_for(lambda: following.lag.is_level and following.lag.epoch == main.status().epoch)
+            wait_for(lambda n=number: main.status().rows_total == 90 * (n + 1), main)
+        wait_for(lambda: following.lag.is_level and following.lag.epoch == main.status().epoch, main)
         assert following.error is None
         assert following.lag.size_bytes > 0, "it says what it costs"
     finally:
@@ -61,9 +61,10 @@ def expected_count(k: int) -> int:
     return sum(i % 7 == k and (number * 100 + i) % 10 != 3 for number in range(7) for i in range(100))
 
 
-def wait_for(condition: Any) -> None:
-    """Wait as long as the test's own time limit allows."""
+def wait_for(condition: Any, run: hf.Run | None = None) -> None:
+    """Wait as long as the test's own time limit allows, or until the run that it waits for has failed."""
     while not condition():
+        assert run is None or not run.wait(0), "the run has ended"
         time.sleep(0.05)
 
 

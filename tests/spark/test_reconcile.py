@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -26,6 +24,7 @@ from holdfast.starts.rewind import Rewinding
 from holdfast.starts.shadows.rebuilding import Rebuilding
 from holdfast.starts.shadows.reconciling import Reconciling
 from holdfast.store.paths import open_store
+from tests.spark.running import arrive
 
 pytestmark = pytest.mark.spark
 
@@ -33,13 +32,10 @@ PER_FILE = 100
 
 
 def give(work: Path, *numbers: int) -> None:
-    (work / "in").mkdir(exist_ok=True)
     for number in numbers:
-        path = work / "in" / f"{number:03}.json"
         rows = [{"id": number * PER_FILE + i, "k": i % 7, "v": float(i), "at": f"2026-01-{number + 1:02}T00:00:00Z"}
                 for i in range(PER_FILE)]  # fmt: skip
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        os.utime(path, (number, number))
+        arrive(work / "in", f"{number:03}.json", rows, at=number)
 
 
 def source(work: Path) -> hf.Stream:
