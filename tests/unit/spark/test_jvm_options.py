@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,15 @@ def test_workers_are_warmed_up_where_a_core_has_nothing_to_do(monkeypatch: pytes
         monkeypatch.setattr("holdfast.spark.launch.warm_workers.os.getloadavg", lambda load=load: (load, 9.0, 9.0))
         found.append(warm_workers.has_idle_core())
     assert found == [True, True, False, False]
+
+
+def test_workers_keep_free_memory_for_a_while_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "MIMALLOC_PURGE_DELAY"
+    monkeypatch.delenv(name, raising=False)
+    with jvm.environment_of_workers(is_local=True):
+        assert os.environ[name] == "1000"
+    assert name not in os.environ
+    monkeypatch.setenv(name, "0")
+    with jvm.environment_of_workers(is_local=True):
+        assert os.environ[name] == "0"
+    assert os.environ[name] == "0"
