@@ -144,7 +144,7 @@ def main() -> None:
     """Measure and print ``RESULT``."""
     parser = argparse.ArgumentParser(prog="python -m bench.nexmark", description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
-    parser.add_argument("--events-per-file", type=int, default=1_000_000)
+    parser.add_argument("--events-per-file", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--queries", default=",".join(QUERIES), help="for instance q0,q5")
     parser.add_argument("--sides", default=",".join(MODULES), help="by comma")

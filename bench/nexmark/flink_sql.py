@@ -3,8 +3,8 @@
 They follow the benchmark's own statements where these say how (window functions; ``ROW_NUMBER`` for the first of a key;
 query 4 by two aggregates), and find what ``expected.py`` says, in its columns: means are of DOUBLE, where Flink's of
 BIGINT are whole.  Three are written as Flink can: query 6 by a second rank, because ``OVER`` takes no rows that change;
-query 12 by groups, because a window of processing time that is open when the input ends is dropped; query 13 as a join
-that forgets a bid after ten seconds, because no connector of the distribution looks up in a static table.
+query 12 by groups, because a window of processing time that is open when the input ends is dropped; query 13 as a
+temporal join with a versioned table, because no connector of the distribution looks up in a static one.
 """
 
 from __future__ import annotations
@@ -104,8 +104,9 @@ QUERIES: Mapping[str, str] = {
             SELECT bidder, TIMESTAMPDIFF(SECOND, TIMESTAMP '2015-01-01 00:00:00', CAST(at_work AS TIMESTAMP(3))) / 10
                 AS slot FROM bid)
         GROUP BY bidder, slot""",
-    "q13": """SELECT /*+ STATE_TTL('b' = '10 s', 's' = '0 s') */ b.auction, b.bidder, b.price, b.`dateTime`, s.`value`
-        FROM (SELECT *, MOD(auction, 10000) AS `key` FROM bid) b JOIN side s ON b.`key` = s.`key`""",
+    "q13": """SELECT b.auction, b.bidder, b.price, b.`dateTime`, s.`value`
+        FROM (SELECT *, MOD(auction, 10000) AS `key` FROM bid) b
+        JOIN side FOR SYSTEM_TIME AS OF b.`dateTime` AS s ON b.`key` = s.`key`""",
     "q14": f"""SELECT auction, bidder, {_EURO} AS price,
         CASE WHEN HOUR(`dateTime`) BETWEEN 8 AND 18 THEN 'dayTime'
             WHEN HOUR(`dateTime`) <= 6 OR HOUR(`dateTime`) >= 20 THEN 'nightTime' ELSE 'otherTime' END AS bidTimeType,
@@ -150,7 +151,9 @@ def tables(directory: Path) -> Sequence[str]:
         columns += ["at_work AS PROCTIME()"] if table == "bid" else []
         columns += [f"WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '{DISORDER_S}' SECOND"]
         statements.append(_table(table, columns, directory))
-    return [*statements, _table("side", ["`key` BIGINT", "`value` STRING"], directory)]
+    side = ["`key` BIGINT", "`value` STRING", "since AS CAST(TIMESTAMP '1970-01-01 00:00:00' AS TIMESTAMP(3))"]
+    side += ["WATERMARK FOR since AS since", "PRIMARY KEY (`key`) NOT ENFORCED"]
+    return [*statements, _table("side", side, directory)]
 
 
 def _table(name: str, columns: Sequence[str], directory: Path) -> str:

@@ -10,5 +10,5 @@ KEY: tuple[str, ...] = ("auction", "rank")
 
 def result(tables: Tables) -> hf.Stream:
     """Return the rows of the result."""
-    highest = hf.top(tables.bid, 10, by="auction", order="price desc", rank="rank", name="highest")
-    return highest | hf.select("auction", "bidder", "price", "dateTime", "extra", "rank", name="bids")
+    bids = tables.bid | hf.select("auction", "bidder", "price", "dateTime", "extra", name="bids")
+    return hf.top(bids, 10, by="auction", order="price desc", rank="rank", name="highest")
