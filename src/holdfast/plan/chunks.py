@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from holdfast.errors import invariant
 from holdfast.plan.counts import EpochReport
 from holdfast.state.keys import ordinals_from
-from holdfast.state.step import PLACE, Combining
+from holdfast.state.step import PLACE, Combining, with_places
 from holdfast.types.casting import fitted
 
 ROWS, BOUNDS, REPORT, WAKE, PLACED, COMBINED = range(6)
@@ -308,11 +308,11 @@ def divided(rows: pa.Table, key: pa.Schema, buckets: int) -> Iterator[tuple[int,
         start += count
 
 
-def _with_places(chosen: pa.Table, rows: pa.Table, key: pa.Schema, buckets: int) -> pa.Table:
+def _within_buckets(chosen: pa.Table, rows: pa.Table, key: pa.Schema, buckets: int) -> pa.Table:
     """Return rows chosen of others whose places are those among the rows of their bucket, and not among all."""
     numbers = bucket_of(rows, key, buckets)
-    places = ordinals_from(np.zeros(buckets, np.int64), numbers, buckets)[np.asarray(chosen.column(PLACE))]
-    return chosen.set_column(chosen.column_names.index(PLACE), chosen.schema.field(PLACE), pa.array(places))
+    places = ordinals_from(np.zeros(buckets, np.int64), numbers, buckets)
+    return with_places(chosen, lambda among_all: pa.array(places[np.asarray(among_all)]))
 
 
 # --- partitions ------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ class Packer:
                 continue
             combined = None if target.combiner is None else target.combiner.combine(rows)
             if combined is not None and PLACE in combined.column_names:
-                combined = _with_places(combined, rows, target.key, self._routing.buckets)
+                combined = _within_buckets(combined, rows, target.key, self._routing.buckets)
             sent, kind = (rows, ROWS) if combined is None else (combined, COMBINED)
             for bucket, part in divided(sent, target.key, self._routing.buckets):
                 yield self._chunk(number, bucket, kind, "", encode(part))

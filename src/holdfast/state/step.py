@@ -10,7 +10,7 @@ It does not know where it runs: levels host it in production, a dictionary in
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,6 +61,13 @@ class StateTable:
     def is_like(self, other: StateTable) -> bool:
         """Return whether another table has the same columns and the same key: they are found by their names."""
         return sorted(self.key) == sorted(other.key) and by_name(self.schema).equals(by_name(other.schema))
+
+
+def with_places(table: pa.Table, anew: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray]) -> pa.Table:
+    """Return rows whose places, if they have any, are what a function makes of them."""
+    if PLACE not in table.column_names:
+        return table
+    return table.set_column(table.column_names.index(PLACE), PLACE, anew(table.column(PLACE)))
 
 
 @dataclass(frozen=True)

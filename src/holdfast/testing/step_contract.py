@@ -23,7 +23,7 @@ from holdfast.graph.nodes import Stream
 from holdfast.ports import StatefulSpec
 from holdfast.state import joins, tables
 from holdfast.state.call import call
-from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Combining, Result, Step, StepTime
+from holdfast.state.step import ALL_KEYS, BOUND, PLACE, Arrivals, Change, Combining, Result, Step, StepTime, with_places
 from holdfast.testing.given import Bound
 
 Event = tuple[str, Mapping[str, Any] | Bound]
@@ -233,20 +233,16 @@ def _sent_by_tasks(step: Combining, rows: pa.Table, rng: random.Random) -> dict[
     borders = sorted(rng.randrange(rows.num_rows + 1) for _ in range(2))
     tasks = [rows.slice(at, end - at) for at, end in zip([0, *borders], [*borders, rows.num_rows], strict=True)]
     made = [None if at == 1 else step.combine(task.drop_columns([PLACE])) for at, task in enumerate(tasks)]
-    sent = [_with_places(table, task) for table, task in zip(made, tasks, strict=True) if table is not None]
+    sent = [
+        with_places(table, task.column(PLACE).take)
+        for table, task in zip(made, tasks, strict=True)
+        if table is not None
+    ]
     as_rows = [task for task, table in zip(tasks, made, strict=True) if table is None]
     return {
         "rows": pa.concat_tables(as_rows) if as_rows else rows.slice(0, 0),
         "partials": tables.decode(tables.encode({"sent": pa.concat_tables(sent)}))["sent"] if sent else None,
     }
-
-
-def _with_places(table: pa.Table, task: pa.Table) -> pa.Table:
-    """Return partial rows of a task with places among all rows, where they have any."""
-    if PLACE not in table.column_names:
-        return table
-    places = task.column(PLACE).take(table.column(PLACE))
-    return table.set_column(table.column_names.index(PLACE), PLACE, places)
 
 
 def check_one_huge_key(case: StepCase) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from holdfast.plan.bounds import all_keys
 from holdfast.plan.chunks import BOUNDS, COMBINED, PLACED, ROWS, Chunk, decode, divided
 from holdfast.plan.stages import CLOSED_ONLY, EVERY, Hosted
 from holdfast.state import keyed, tables
-from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, ROW_COUNT, UNBOUNDED, Arrivals, Step, Timed
+from holdfast.state.step import ALL_KEYS, BOUND, CLOSED, PLACE, ROW_COUNT, UNBOUNDED, Arrivals, Step, Timed, with_places
 
 OF_SOURCE = -1
 """Stands for the sender of rows that keep the order of their source."""
@@ -97,7 +98,7 @@ def arrivals_of(hosted: Hosted, chunks: Sequence[Chunk], feeds: FeedBounds) -> d
             place += table.num_rows
         elif chunk.kind == COMBINED:
             table = decode(chunk.data)
-            partials[names[chunk.target]].append(_after(table, place))
+            partials[names[chunk.target]].append(with_places(table, partial(pc.add, place)))
             place += pc.sum(table.column(ROW_COUNT)).as_py()
         elif chunk.kind == PLACED:
             name = names[chunk.target]
@@ -169,14 +170,6 @@ def _effective(bounds: pa.Table, name: str, source: str, key: pa.Schema, feeds: 
 def _placed(table: pa.Table, first: int) -> pa.Table:
     places = pa.array(np.arange(first, first + table.num_rows, dtype=np.int64))
     return table.append_column(pa.field(PLACE, pa.int64()), places)
-
-
-def _after(table: pa.Table, place: int) -> pa.Table:
-    """Return partial rows whose places, if they have any, come after those of what was there before."""
-    if PLACE not in table.column_names:
-        return table
-    places = pc.add(table.column(PLACE), place)
-    return table.set_column(table.column_names.index(PLACE), table.schema.field(PLACE), places)
 
 
 def _unite(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
