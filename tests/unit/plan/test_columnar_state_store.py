@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import dataclass, field
 
@@ -72,10 +73,15 @@ def as_dict(state: dict[str, pa.Table]) -> dict[str, int]:
 
 @pytest.mark.slow
 @settings(max_examples=examples(40))
-@given(st.integers(0, 10**6), st.integers(6, 60))
-def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int) -> None:
+@given(st.integers(0, 10**6), st.integers(6, 60), st.sampled_from([64 * 2**20, 1000, 0]))
+def test_the_state_is_what_the_changes_made_whatever_the_worker_holds(seed: int, keys: int, large: int) -> None:
     """Workers take turns at random: each has what it had when it was last asked, or nothing."""
-    chance = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "_STAY_BYTES", large)
+        take_turns(random.Random(seed), keys)
+
+
+def take_turns(chance: random.Random, keys: int) -> None:
     cells, record = Cells(), Record()
     workers: list[HeldTables | None] = [None, None, None]
     wanted: dict[str, int] = {}
@@ -126,6 +132,54 @@ def test_an_epoch_writes_what_changed_and_not_what_exists() -> None:
         record = advance(cells, record, STEP.tables, changes, state, epoch)
         written += sum(len(data) for key, data in cells.stored.items() if key not in before)
     assert written < base
+
+
+def stored_epochs(
+    monkeypatch: pytest.MonkeyPatch, epochs: list[Change]
+) -> tuple[Cells, Record, dict[str, pa.Table], int]:
+    """Return what is stored after epochs whose parts all count as large, the state, and the bytes that were written."""
+    monkeypatch.setattr(store, "_STAY_BYTES", 0)
+    cells, record, state, written = Cells(), Record(), tables.empty_state(STEP), 0
+    for version, change in enumerate(epochs, start=1):
+        state = tables.apply_changes(state, STEP.tables, {"counts": change})
+        record = advance(cells, Record.from_json(record.to_json()), STEP.tables, {"counts": change}, state, version)
+        written += record.parts[-1].size_bytes
+    return cells, record, state, written
+
+
+def counted(keys: range, n: int) -> Change:
+    upserts = pa.table({"k": [f"key-{key:06}" for key in keys], "n": [n] * len(keys)}, schema=COUNTS)
+    return Change(upserts, tables.empty(pa.schema([COUNTS.field("k")])))
+
+
+def test_rows_that_only_come_are_written_once_while_parts_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = [counted(range(1000 * at, 1000 * at + 1000), at) for at in range(store._STAY_MAX)]
+    cells, record, state, written = stored_epochs(monkeypatch, epochs)
+    assert written < 1.2 * len(tables.encode(state))
+    assert as_dict(load(cells, record, STEP, None)) == as_dict(state)
+    more = [counted(range(1000 * at, 1000 * at + 1000), at) for at in range(100)]
+    cells, record, state, written = stored_epochs(monkeypatch, more)
+    assert written < 4 * len(tables.encode(state))
+    assert len(record.parts) <= 12
+    assert as_dict(load(cells, record, STEP, None)) == as_dict(state)
+
+
+def test_rows_that_are_replaced_are_not_kept_twice_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    epochs = [counted(range(1000), at) for at in range(20)]
+    cells, record, state, _ = stored_epochs(monkeypatch, epochs)
+    assert record.size_bytes < 2.1 * len(tables.encode(state))
+    assert as_dict(load(cells, record, STEP, None)) == dict.fromkeys((f"key-{key:06}" for key in range(1000)), 19)
+
+
+def test_parts_of_an_earlier_version_are_merged_as_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells, record, state, _ = stored_epochs(monkeypatch, [counted(range(1000), 1)])
+    earlier = json.loads(record.to_json())
+    del earlier["rows"]
+    change = {"counts": counted(range(1000, 2100), 2)}
+    state = tables.apply_changes(state, STEP.tables, change)
+    record = advance(cells, Record.from_json(json.dumps(earlier)), STEP.tables, change, state, 2)
+    assert [(part.is_base, part.row_count) for part in record.parts] == [(True, 2100)]
+    assert as_dict(load(cells, record, STEP, None)) == as_dict(state)
 
 
 def test_parts_larger_than_a_message_are_stored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

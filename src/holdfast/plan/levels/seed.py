@@ -139,7 +139,7 @@ def adopted(cells: Cells, seeds: Seeds, operator: str, number: int, step: Step) 
         pieces = pieces_of(data)
         for at, piece in enumerate(pieces):
             cells.put_piece(0, at, piece)
-        part = StatePart(0, seed.version, len(data), len(pieces), True)
+        part = StatePart(0, seed.version, len(data), len(pieces), True, sum(map(len, state.values())))
         record = Record(seed.version, seed.digest, record.recent, (part,), 1, seed.feeds)
     size = sum(table.nbytes for table in state.values())
     return record, HeldTables(seed.version, seed.digest, state, size)

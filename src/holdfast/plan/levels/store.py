@@ -3,7 +3,8 @@
 Under a bucket's key are stored a *record* (JSON) and *parts* (binary): one base, which is the tables at some epoch, and
 deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
 it unless that is more than twice as large, and with the base once it has the base's size: so there are few parts, and
-a row is written anew about as often as the state has doublings, not in every epoch.
+a row is written anew about as often as the state has doublings, not in every epoch.  Large parts stay as they are while
+they are few and most of their rows are still those of the state: where rows only come, each is written once.
 
 A worker caches the latest tables that it had of a bucket.  They are used only if the record's list of recent versions
 has their version with their *token*, a digest over all that was ever written, which a retried task, a replayed epoch
@@ -18,6 +19,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -31,6 +33,10 @@ PIECE_BYTES = 8 * 2**20
 
 CACHE_BYTES = 2**30
 """Tables that one worker caches; beyond it the least recently used bucket is dropped and read again."""
+
+_STAY_BYTES = 64 * 2**20
+_STAY_MAX = 8
+"""A part above that size is written anew only if there are so many parts, or a third of all rows in them is past."""
 
 _RECENT = 64
 _CHUNKS_MAX = 64
@@ -71,6 +77,8 @@ class StatePart:
         Its size.
     is_base : bool
         Whether it is whole tables.
+    row_count : int, optional
+        Rows that it sets or deletes; None where an earlier version has written it.
     """
 
     serial: int
@@ -78,6 +86,7 @@ class StatePart:
     size_bytes: int
     pieces: int
     is_base: bool
+    row_count: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,9 @@ class Record:
     def to_json(self) -> str:
         """Return the record as it is stored."""
         parts = [[p.serial, p.last, p.size_bytes, p.pieces, p.is_base] for p in self.parts]
+        rows = [part.row_count for part in self.parts]
         value = {"format": 1, "version": self.version, "token": self.token, "recent": self.recent, "parts": parts}
-        return json.dumps({**value, "serial": self.serial, "feeds": self.feeds})
+        return json.dumps({**value, "rows": rows, "serial": self.serial, "feeds": self.feeds})
 
     @staticmethod
     def from_json(text: str | None) -> Record:
@@ -135,11 +145,12 @@ class Record:
                 why="this version of Holdfast knows format 1.",
                 do="start with the version that wrote the checkpoint.",
             )
+        counts = value.get("rows") or [None] * len(value["parts"])
         return Record(
             value["version"],
             value["token"],
             tuple((version, token) for version, token in value["recent"]),
-            tuple(StatePart(*part) for part in value["parts"]),
+            tuple(starmap(StatePart, ((*part, rows) for part, rows in zip(value["parts"], counts, strict=True)))),
             value["serial"],
             value["feeds"],
         )
@@ -265,35 +276,51 @@ def advance(
     data = tables.encode_changes(changes)
     token = hashlib.sha256(record.token.encode() + b":" + hashlib.sha256(data).digest()).hexdigest()[:16]
     parts = list(record.parts)
-    is_base = not parts
-    joining: list[StatePart] = []
-    size = len(data)
-    # Decided by sizes alone: a delta that is merged into the base is neither read nor written before.
-    for last in reversed(parts):
-        if last.size_bytes > (size if last.is_base else 2 * size):
-            break
-        if last.is_base:
-            is_base = True
-            break
-        joining.append(last)
-        size += last.size_bytes
-    gone = parts if is_base else joining
+    row_count = _rows_of(changes)
+    # Decided by numbers that a replay finds again: a delta that is merged into the base is neither read nor written.
+    gone, is_base = _merged(parts, len(data), is_wasteful=_is_wasteful(parts, row_count, state))
     if is_base:
         data = tables.encode(state)
-    elif joining:
+        row_count = sum(table.num_rows for table in state.values())
+    elif gone:
         merged: Mapping[str, Change] = changes
-        for part in joining:
+        for part in gone:
             merged = _merge(tables.decode_changes(_read(cells, part)), merged, declared)
-        data = tables.encode_changes(merged)
+        data, row_count = tables.encode_changes(merged), _rows_of(merged)
     for part in gone:
         _drop(cells, part)
     parts = [part for part in parts if part not in gone]
     pieces = pieces_of(data)
     for number, piece in enumerate(pieces):
         cells.put_piece(record.serial, number, piece)
-    parts.append(StatePart(record.serial, version, len(data), len(pieces), is_base))
+    parts.append(StatePart(record.serial, version, len(data), len(pieces), is_base, row_count))
     recent = (*record.recent, (version, token))[-_RECENT:]
     return replace(record, version=version, token=token, recent=recent, parts=tuple(parts), serial=record.serial + 1)
+
+
+def _merged(parts: Sequence[StatePart], size: int, *, is_wasteful: bool) -> tuple[list[StatePart], bool]:
+    """Return the parts that a delta of a size takes the place of, the newest first, and whether it is the base then."""
+    joining: list[StatePart] = []
+    for last in reversed(parts):
+        if last.size_bytes > (size if last.is_base else 2 * size):
+            return joining, False
+        if last.size_bytes > _STAY_BYTES and not is_wasteful and len(parts) < _STAY_MAX:
+            return joining, False
+        if last.is_base:
+            break
+        joining.append(last)
+        size += last.size_bytes
+    return list(parts), True
+
+
+def _is_wasteful(parts: Sequence[StatePart], more: int, state: Mapping[str, pa.Table]) -> bool:
+    """Return whether more than a third of the rows in parts, and some more, are not those of the state any more."""
+    stored = [part.row_count for part in parts]
+    return None in stored or 2 * (sum(filter(None, stored)) + more) > 3 * sum(map(len, state.values()))
+
+
+def _rows_of(changes: Mapping[str, Change]) -> int:
+    return sum(len(change.upserts) + len(change.deletes) for change in changes.values())
 
 
 def pieces_of(data: pa.Buffer) -> list[pa.Buffer]:
