@@ -72,13 +72,23 @@ def geomean(by_query: Mapping[str, Mapping[str, Any]], other: str) -> float | No
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
 
 
+def with_others(by_query: Mapping[str, Any], discarded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a sink with those of the other sides, which discard, where they ran the same events."""
+    every = {}
+    for query, sides in by_query.items():
+        beside = discarded.get(query, {})
+        others = OTHERS.keys() & beside.keys() if beside.get("events") == sides["events"] else ()
+        every[query] = {**{other: beside[other] for other in others}, **sides}
+    return every
+
+
 def rendered(figures: Mapping[str, Any]) -> str:
     """Return the tables as Markdown."""
     lines = [*_measured_when(figures), ""]
     lines += _rates("discard", figures.get("discard", {}))
     lines += _costs(figures.get("discard", {}))
     for sink in ("postgres", "files"):
-        lines += _rates(sink, figures.get(sink, {}))
+        lines += _rates(sink, with_others(figures.get(sink, {}), figures.get("discard", {})))
     lines += _recovery(figures.get(RECOVERY, {}))
     return "\n".join(lines)
 
@@ -117,10 +127,19 @@ def _rates(sink: str, by_query: Mapping[str, Any]) -> Iterator[str]:
     means = [geomean(by_query, other) for other in OTHERS]
     yield _row("geometric mean", "", "", "", *("" if mean is None else f"**{mean:.2f}**" for mean in means))
     yield ""
-    counts = sorted({(each["events"], each["rounds"]) for each in by_query.values()})
-    runs = [(events, "one run each" if rounds == 1 else f"medians of {rounds}") for events, rounds in counts]
-    yield "; ".join(f"{events:,} events, {what}" for events, what in runs) + "."
+    yield _how_often(by_query)
     yield ""
+
+
+def _how_often(by_query: Mapping[str, Any]) -> str:
+    of_runs: dict[tuple[int, int], list[str]] = {}
+    for query in sorted(by_query, key=QUERIES.index):
+        of_runs.setdefault((by_query[query]["events"], by_query[query]["rounds"]), []).append(query[1:])
+    said = []
+    for (events, rounds), queries in sorted(of_runs.items(), key=lambda runs: -len(runs[1])):
+        what = f"{events:,} events, {'one run each' if rounds == 1 else f'medians of {rounds} runs'}"
+        said.append(f"{what} (queries {', '.join(queries)})" if said else what)
+    return "; ".join(said) + "."
 
 
 def _costs(by_query: Mapping[str, Any]) -> Iterator[str]:

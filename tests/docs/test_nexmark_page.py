@@ -50,6 +50,13 @@ def test_every_query_is_in_the_tables_with_what_is_not_measured() -> None:
     assert "| 9 | 1,000 | 1,000 | cannot | 1.00 |  |" in said
     assert "| geometric mean |  |  |  | **2.00** |  |" in said
     assert "| 9 | 8.5 s | right | 2,000,000 |" in said
+    assert "\n10,000,000 events, medians of 3 runs.\n" in said
+
+
+def test_queries_that_ran_less_often_are_named() -> None:
+    by_query = {query: {**sides(2, 1), "rounds": 1 if query == "q7" else 3} for query in ("q0", "q10", "q7")}
+    said = published.rendered({**MADE_UP, "discard": by_query})
+    assert "\n10,000,000 events, medians of 3 runs; 10,000,000 events, one run each (queries 7).\n" in said
 
 
 def test_the_result_has_the_ratios_of_each_query_and_their_geometric_mean() -> None:
@@ -68,6 +75,14 @@ def test_a_query_that_stands_in_for_another_is_no_part_of_the_mean() -> None:
     assert "| 13 | 9,000 | 1 | not measured yet | (9000.00) |  |" in published.rendered(
         {**MADE_UP, "discard": by_query}
     )
+
+
+def test_a_sink_stands_beside_others_that_discard_the_same_events() -> None:
+    discarded = {"q0": sides(4_000_000, 1_000_000), "q9": {**sides(1, 2), "events": 7}}
+    of_sink = {query: {"holdfast": {"events_per_s": 2_000_000}, "events": 10_000_000} for query in ("q0", "q9")}
+    found = published.with_others(of_sink, discarded)
+    assert published.geomean(found, "flink") == 2.0
+    assert "flink" not in found["q9"]
 
 
 def test_each_side_has_no_query_that_is_not_expected() -> None:
