@@ -124,9 +124,9 @@ class Lives:
         if name in faults.POINTS:
             assert self.end(HOLDFAST_FAULT=where) == -signal.SIGKILL, f"{where} was not reached:\n{self.said()}"
             return
-        goal = self.committed() + int(number)
+        before = self.commits()
         pause_s = self.chance.uniform(0, 0.3)
-        self.die_when(lambda: self.committed() >= goal, where, is_jvm=name == "jvm", pause_s=pause_s)
+        self.die_when(lambda: len(self.commits() - before) >= int(number), where, is_jvm=name == "jvm", pause_s=pause_s)
 
     def die_when(self, holds: Callable[[], bool], what: str, *, is_jvm: bool = False, pause_s: float = 0) -> None:
         """Run, and die as soon as something holds; on a busy machine the run may be over before (``missed``)."""
@@ -146,8 +146,12 @@ class Lives:
             self.last_session = process.pid
 
     def committed(self) -> int:
-        """Return how many epochs Spark has committed."""
-        return sum(path.name.isdigit() for path in self.work.glob("checkpoint/spark/1/commits/*"))
+        """Return how many epochs Spark has committed of a graph that never changed."""
+        return sum(path.parts[-3] == "1" for path in self.commits())
+
+    def commits(self) -> set[Path]:
+        """Return Spark's records of the epochs that it has committed: a changed graph begins a directory of its own."""
+        return {path for path in self.work.glob("checkpoint/spark/*/commits/*") if path.name.isdigit()}
 
     def said(self, length: int = 3000) -> str:
         """Return the end of what its processes have said."""
