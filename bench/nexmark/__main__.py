@@ -15,6 +15,7 @@ not measured.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import time
@@ -33,6 +34,7 @@ from bench.nexmark.sides import DISCARD, POSTGRES, SINKS, queries_of
 from bench.sides import WORK, median, print_result, run_side
 from holdfast.testing.servers.postgres import postgres_dsn, scratch_schema
 
+EVENTS_PER_FILE = 2_000_000
 WARM_EVENTS = 60_000
 RATE = 10_000_000
 """Events in a second of event time, as in the benchmark's heavy runs."""
@@ -118,7 +120,7 @@ def measure(options: argparse.Namespace, figures: Figures) -> dict[str, Any]:
     if "flink" in sides:
         able["flink"] = right_in_flink([query for query in queries if query in FLINK_QUERIES])
     inputs, events = WORK / "nexmark", Events(rate=RATE)
-    write_events(inputs / "large", events, options.events, options.events_per_file)
+    write_events(inputs / "large", events, options.events, options.events_per_file or EVENTS_PER_FILE)
     write_events(inputs / "warm", events, WARM_EVENTS, WARM_EVENTS // 2)
     if "flink" in sides:
         flink.write_inputs(inputs, events, options.events, WARM_EVENTS)
@@ -144,7 +146,7 @@ def main() -> None:
     """Measure and print ``RESULT``."""
     parser = argparse.ArgumentParser(prog="python -m bench.nexmark", description=__doc__)
     parser.add_argument("--events", type=int, default=10_000_000)
-    parser.add_argument("--events-per-file", type=int, default=2_000_000)
+    parser.add_argument("--events-per-file", type=int, help=f"{EVENTS_PER_FILE:,}; with --kill a tenth of all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--queries", default=",".join(QUERIES), help="for instance q0,q5")
     parser.add_argument("--sides", default=",".join(MODULES), help="by comma")
@@ -154,7 +156,8 @@ def main() -> None:
     options = parser.parse_args()
     figures = Figures()
     if options.kill:
-        result = recovery.measure(options.queries.split(","), options.events, options.events_per_file, figures)
+        events_per_file = options.events_per_file or math.ceil(options.events / 10)
+        result = recovery.measure(options.queries.split(","), options.events, events_per_file, figures)
     else:
         result = measure(options, figures)
     if options.publish:
