@@ -278,7 +278,7 @@ def advance(
     parts = list(record.parts)
     row_count = _rows_of(changes)
     # Decided by numbers that a replay finds again: a delta that is merged into the base is neither read nor written.
-    gone, is_base = _merged(parts, len(data), is_wasteful=_is_wasteful(parts, row_count, state))
+    gone, is_base = _in_place_of(parts, len(data), is_wasteful=_is_wasteful(parts, row_count, state))
     if is_base:
         data = tables.encode(state)
         row_count = sum(table.num_rows for table in state.values())
@@ -298,7 +298,7 @@ def advance(
     return replace(record, version=version, token=token, recent=recent, parts=tuple(parts), serial=record.serial + 1)
 
 
-def _merged(parts: Sequence[StatePart], size: int, *, is_wasteful: bool) -> tuple[list[StatePart], bool]:
+def _in_place_of(parts: Sequence[StatePart], size: int, *, is_wasteful: bool) -> tuple[list[StatePart], bool]:
     """Return the parts that a delta of a size takes the place of, the newest first, and whether it is the base then."""
     joining: list[StatePart] = []
     for last in reversed(parts):
