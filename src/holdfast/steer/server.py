@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import socketserver
 import threading
 from collections.abc import Mapping
@@ -51,6 +52,8 @@ class SteerServer:
     def close(self) -> None:
         """Listen no more; callers that are heard go on."""
         self.hide()
+        with suppress(OSError):  # wakes the thread, which otherwise looks twice a second whether it is to end
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
