@@ -179,11 +179,12 @@ def test_years_of_more_than_four_digits_have_a_sign() -> None:
 @pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "HH", "yyyy HH:mm", "ss", "mm:ss.SSS", "dd-dd"])
 @pytest.mark.parametrize("step", [1, 999, 1_000_001, 3_600_000_000])
 def test_times_that_look_the_same_are_formatted_as_each_is_alone(pattern: str, step: int) -> None:
-    expression = f"date_format(at, '{pattern}')"
+    known = columnar(f"date_format(at, '{pattern}')", _SCHEMA)
+    assert known is not None
     times = [None if place % 7 == 0 else place * step for place in range(-200, 200)]
-    alone = [_values(expression, at=[time])[0] for time in times]
-    assert _values(expression, at=times) == alone
-    assert _values(expression, at=[-(2**63), *times])[1:] == alone
+    alone = [known.evaluate(_batch(at=[time])).to_pylist()[0] for time in times]
+    assert known.evaluate(_batch(at=times)).to_pylist() == alone
+    assert known.evaluate(_batch(at=[-(2**63), *times])).to_pylist()[1:] == alone
 
 
 def test_a_zero_below_a_null_is_no_error() -> None:
