@@ -94,7 +94,8 @@ matrix: setup
 nexmark: setup
 	$(JAVA) $(BIN)/python -m bench.nexmark $(if $(QUERIES),--queries "$(QUERIES)") $(if $(EVENTS),--events $(EVENTS)) \
 		$(if $(EVENTS_PER_FILE),--events-per-file $(EVENTS_PER_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
-		$(if $(SIDES),--sides "$(SIDES)") $(if $(SINK),--sink $(SINK)) $(if $(KILL),--kill) $(if $(PUBLISH),--publish)
+		$(if $(SIDES),--sides "$(SIDES)") $(if $(SINK),--sink $(SINK)) $(if $(KILL),--kill) $(if $(MORE),--more) \
+		$(if $(PUBLISH),--publish)
 
 docs: setup
 	$(BIN)/python -m tools.site $(if $(VERSIONS),--versions "$(VERSIONS)")

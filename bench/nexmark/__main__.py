@@ -40,6 +40,10 @@ RATE = 10_000_000
 """Events in a second of event time, as in the benchmark's heavy runs."""
 
 _SLICE_EVENTS = 50_000
+Run = dict[str, Any]
+"""What a side found in one run: the names of ``RUN``, and how many rows there were."""
+
+RUN = ("seconds", "cpu_s", "peak_mb")
 MODULES = {"holdfast": "bench.nexmark.sides", "flink": "bench.nexmark.flink", "spark": "bench.nexmark.sides"}
 
 
@@ -67,11 +71,13 @@ def right_in_flink(queries: Sequence[str]) -> list[str]:
     return right
 
 
-def measured(query: str, sides: Sequence[str], inputs: Path, options: argparse.Namespace, dsn: str) -> dict[str, Any]:
-    """Measure a query with each side, in turns; return the medians of each."""
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
+def measured(
+    query: str, earlier: Mapping[str, list[Run]], inputs: Path, options: argparse.Namespace, dsn: str
+) -> dict[str, Any]:
+    """Measure a query with each side, in turns; return the medians of each, with those of the runs before."""
+    found = {side: [*runs] for side, runs in earlier.items()}
     for _ in range(options.rounds):
-        for side in sides:
+        for side in found:
             out = WORK / f"nexmark-{side}"
             shutil.rmtree(out, ignore_errors=True)
             arguments = {"query": query, "inputs": str(inputs), "out": str(out)}
@@ -83,14 +89,14 @@ def measured(query: str, sides: Sequence[str], inputs: Path, options: argparse.N
     return {side: _medians(each, options.events) for side, each in found.items()}
 
 
-def _medians(rounds: Sequence[Mapping[str, Any]], events: int) -> dict[str, Any]:
-    seconds, cpu_s, peak_mb = (median([each[name] for each in rounds]) for name in ("seconds", "cpu_s", "peak_mb"))
+def _medians(runs: Sequence[Run], events: int) -> dict[str, Any]:
+    seconds, cpu_s, peak_mb = (median([each[name] for each in runs]) for name in RUN)
     return {
         "events_per_s": round(events / seconds),
         "events_per_core_s": round(events / cpu_s),
         "peak_mb": round(peak_mb),
-        "seconds": [round(each["seconds"], 2) for each in rounds],
-        **({"rows": rounds[-1]["rows"]} if "rows" in rounds[-1] else {}),
+        "runs": [{name: round(each[name], 2) for name in RUN} for each in runs],
+        **({"rows": runs[-1]["rows"]} if "rows" in runs[-1] else {}),
     }
 
 
@@ -130,14 +136,18 @@ def measure(options: argparse.Namespace, figures: Figures) -> dict[str, Any]:
     with ExitStack() as stack:
         dsn = stack.enter_context(postgres_dsn()) if options.sink == POSTGRES else ""
         for query in queries:
-            by_query[query] = measured(query, [side for side in sides if query in able[side]], inputs, options, dsn)
+            own = [side for side in sides if query in able[side]]
+            before = figures.runs(options.sink, query, own, options.events) if options.more else {}
+            earlier = {side: before.get(side, []) for side in own}
+            by_query[query] = measured(query, earlier, inputs, options, dsn)
             for side, found in by_query[query].items():
                 print(
                     f"{query} {side}: {found['events_per_s']:,} events/s, {found['events_per_core_s']:,} a core and "
                     f"second, {found['peak_mb']} MB, load {os.getloadavg()[0]:.1f}",
                     flush=True,
                 )
-            figures.note(options.sink, query, {**by_query[query], "events": options.events, "rounds": options.rounds})
+            rounds = options.rounds + max(map(len, earlier.values()))
+            figures.note(options.sink, query, {**by_query[query], "events": options.events, "rounds": rounds})
     shutil.rmtree(inputs, ignore_errors=True)
     return {"made_events_per_core_s": made, "sink": options.sink, **result_of(by_query)}
 
@@ -148,6 +158,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--events-per-file", type=int, help=f"{EVENTS_PER_FILE:,}; with --kill a tenth of all")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--more", action="store_true", help="beside the runs that are measured, in place of none")
     parser.add_argument("--queries", default=",".join(QUERIES), help="for instance q0,q5")
     parser.add_argument("--sides", default=",".join(MODULES), help="by comma")
     parser.add_argument("--sink", default=DISCARD, choices=SINKS, help="of Holdfast; the others discard")

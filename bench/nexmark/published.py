@@ -7,7 +7,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -37,6 +37,13 @@ class Figures:
 
     def __init__(self) -> None:
         self._all: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
+
+    def runs(self, sink: str, query: str, sides: Sequence[str], events: int) -> dict[str, list[dict[str, Any]]]:
+        """Return the runs of a query that are measured: none where another number of events or set of sides ran."""
+        before = self._all.get(sink, {}).get(query, {})
+        if before.get("events") != events or {*OTHERS, "holdfast"} & before.keys() != {*sides}:
+            return {}
+        return {side: before[side]["runs"] for side in sides}
 
     def note(self, what: str, query: str, figures: Mapping[str, Any]) -> None:
         """Note the figures of a query, with the day and the load."""

@@ -24,7 +24,7 @@ FIGURES: dict[str, Any] = json.loads(published.COMMITTED.read_text()) if publish
 
 
 def sides(ours: int, flink: int) -> dict[str, Any]:
-    figures = {"events_per_core_s": 500_000, "peak_mb": 900, "seconds": [1.0]}
+    figures = {"events_per_core_s": 500_000, "peak_mb": 900, "runs": [{"seconds": 1.0, "cpu_s": 2.0, "peak_mb": 900}]}
     of_sides = {"holdfast": {**figures, "events_per_s": ours}, "flink": {**figures, "events_per_s": flink}}
     return {**of_sides, "events": 10_000_000, "rounds": 3, "date": "2026-12-01", "load": 2.0}
 
@@ -75,6 +75,17 @@ def test_a_query_that_stands_in_for_another_is_no_part_of_the_mean() -> None:
     assert "| 13 | 9,000 | 1 | not measured yet | (9000.00) |  |" in published.rendered(
         {**MADE_UP, "discard": by_query}
     )
+
+
+def test_runs_are_added_to_those_of_the_same_events_and_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published, "MEASURED", tmp_path / "nexmark.json")
+    published.MEASURED.write_text(json.dumps(MADE_UP))
+    figures = published.Figures()
+    run = {"seconds": 1.0, "cpu_s": 2.0, "peak_mb": 900}
+    assert figures.runs("discard", "q0", ["flink", "holdfast"], 10_000_000) == {"flink": [run], "holdfast": [run]}
+    assert figures.runs("discard", "q0", ["flink", "holdfast"], 7) == {}
+    assert figures.runs("discard", "q0", ["holdfast"], 10_000_000) == {}
+    assert figures.runs("files", "q0", ["holdfast"], 10_000_000) == {}
 
 
 def test_a_sink_stands_beside_others_that_discard_the_same_events() -> None:
