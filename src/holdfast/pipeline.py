@@ -81,6 +81,10 @@ class Pipeline(Graph):
         checks.check_arguments(name, sinks, built_at)
         checks.check_hooks(name, hooks, built_at)
         checks.check_shards(name, shards, built_at)
+        if any(sink.inputs and sink.inputs[0].shape.changes for sink in sinks):
+            from holdfast.plan.gating import in_order
+
+            sinks = tuple(map(in_order, sinks))
         nodes = nodes_of(sinks)
         checks.check_graph(name, nodes, sinks)
         if shard_by is not None:

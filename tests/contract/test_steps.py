@@ -255,6 +255,19 @@ CASES = [
         )
         for how in ("full", "semi")
     ),
+    *(
+        StepCase(
+            f"join_changes {how}",
+            replace(
+                step_of(join(source("a"), source("b"), on="k", how=how, delete="is_deleted")),
+                inputs=dict.fromkeys(("left", "right"), ARROW.append(pa.field("gone", pa.bool_()))),
+                retracted=dict.fromkeys(("left", "right"), "gone"),
+            ),
+            with_retractions(of_many_keys(events_for("left", "right")), "gone"),
+            depends_on_cut=True,
+        )
+        for how in HOWS
+    ),
     StepCase(
         "lookup_as_of",
         step_of(lookup(source("a"), table(source("b"), key="k", disorder=4), on="k", disorder=4, columns={"w": "v"})),

@@ -143,6 +143,11 @@ def joined(how: str) -> Callable[[Order], Stream]:
     return build
 
 
+def joined_changes(order: Order) -> Stream:
+    left, right = (chosen(order, side) | hf.select("* except (part)", name=f"flat_{side}") for side in ("p", "q"))
+    return hf.join(left, right, on=order.of("on", "k", "j"), how="full", delete="gone", name="op")
+
+
 def looked_up(order: Order) -> Stream:
     columns = order.named("columns", seen="x", other="y", both="part")
     keys = order.of("on", "k", "j")  # of both, pair by pair
@@ -218,6 +223,7 @@ OPERATORS: dict[str, Callable[[Order], Stream]] = {
     "top": ranked, "over": over_last,
     "combine": combined, "merge": merged, "lookup": looked_up, "distinct": once, "limit_in_flight": limited,
     "apply": applied, "stateful": stepped, "gate": gated,
+    "join changes": joined_changes,
     **{f"join {how}": joined(how) for how in ("inner", "full", "semi", "anti")},
     "sync": synchronised(), "sync strict": synchronised(stamps="strict"),
     "sync within": synchronised(hf.policy.within(5, base="p")),

@@ -382,6 +382,32 @@ def _over_changes(graph: Graph, flow: Flow) -> None:
     graph.flows.append(Flow(stream, lines, ("k", t, v, "values"), time=t, value=v, is_strict=True))
 
 
+def _join_changes(graph: Graph, flow: Flow) -> None:
+    """A join with counts that change, of rows that only come or of the last time of each value; then an aggregate."""
+    other, how = _other(graph, flow, _any), graph.chance.choice(("inner", "left", "semi", "anti"))
+    counts = other.stream | hf.reduce(by="k", n=hf.count(), delete="gone", name=graph.name("join_changes"))
+    retracts = graph.chance.random() < 0.5
+    left = flow.stream | hf.select("k", flow.value, times=flow.time, name=graph.name("select"))
+    if retracts:
+        by = ["k", flow.value]
+        left = flow.stream | hf.reduce(by=by, times=hf.max(flow.time), delete="gone", name=graph.name("join_changes"))
+    joined = hf.join(left, counts, on="k", how=how, delete="gone", name=graph.name("join_changes"))
+    t, v = graph.column("t"), graph.column("v")
+    computed: dict[str, Any] = {t: hf.max("times"), v: hf.sum(flow.value), "values": hf.count()}
+    computed |= {"most": hf.max("n")} if how in ("inner", "left") else {}
+    stream = joined | hf.aggregate(by="k", window=hf.total(), **computed, name=graph.name("join_changes"))
+    lines: Lines = {}
+    for key, rows in flow.lines.items():
+        held = [(row[flow.value], row[flow.time]) for row in rows]
+        if retracts:
+            held = [(value, max(at for other, at in held if other == value)) for value in {value for value, _ in held}]
+        count = len(other.lines.get(key, []))
+        if held and (how == "left" or (count > 0) == (how != "anti")):
+            found = {"k": key, t: max(at for _, at in held), v: sum(value for value, _ in held), "values": len(held)}
+            lines[key] = [found | ({"most": count or None} if "most" in computed else {})]
+    graph.flows.append(Flow(stream, lines, ("k", *computed), time=t, value=v, is_strict=True))
+
+
 def _frame(flow: Flow, lines: Lines) -> pl.DataFrame:
     rows = [{"k": key, "t": row[flow.time], "v": row[flow.value]} for key, of in lines.items() for row in of]
     return pl.DataFrame(rows, schema={"k": pl.String, "t": pl.Int64, "v": pl.Int64})
@@ -768,6 +794,7 @@ MAKERS: Mapping[str, Maker] = {
     "unanswered": Maker(_unanswered),
     "aggregate": Maker(_aggregate, keeps_state=True, weight=2),
     "over_changes": Maker(_over_changes, keeps_state=True),
+    "join_changes": Maker(_join_changes, keeps_state=True),
     "sync": Maker(_sync, _is_ordered_and_timed, keeps_state=True, weight=3),
     "merge": Maker(_merge, _is_timed, keeps_state=True, weight=2),
     "join": Maker(_join, _is_small_and_timed, keeps_state=True, weight=2),

@@ -53,7 +53,7 @@ PAIRS = [
     if before != "rejects"  # its rows have no key and no time
     for kind in MAKERS
     for is_deep in (False, True)
-    if not (is_deep and before == "source") and not (before == "over_changes" and kind in OF_TIMED)
+    if not (is_deep and before == "source") and not (before in ("over_changes", "join_changes") and kind in OF_TIMED)
 ]
 """Every operator behind every other, before all state, if it has none, and between two operators with state."""
 

@@ -69,6 +69,8 @@ OPERATORS: dict[str, Callable[[Names], Stream]] = {
     "merge": lambda names: hf.merge(source(names), {"slow": source(names, "r")}, by=names.k, disorder=6, name="op"),
     "join": lambda names: hf.join(
         source(names), source(names, "r"), on=names.k, within=(-3, 3), how="full", disorder=6, name="op"),
+    "join_changes": lambda names: hf.join(
+        source(names), source(names, "r"), on=names.k, how="full", delete="gone", name="op"),
     "lookup": lambda names: hf.lookup(
         source(names), hf.table(source(names, "r"), key=names.k, disorder=6), on=names.k, columns={"seen": names.x},
         disorder=6, name="op"),
@@ -81,7 +83,7 @@ OPERATORS: dict[str, Callable[[Names], Stream]] = {
 }  # fmt: skip
 
 
-USERS = {"total", "every", "seen", "slow", "one", "two", "key"}
+USERS = {"total", "every", "seen", "slow", "one", "two", "key", "gone"}
 """Names that these graphs give themselves: where a column has one of them, the graph is refused when it is built."""
 
 

@@ -30,6 +30,9 @@ pytestmark = pytest.mark.slow
 OF_COMMIT_AT = {"clock", "gate", "released"}
 """Kinds that users do not write: ``commit_at="pts"`` puts them before the sinks."""
 
+OF_SINKS = {"change_order"}
+"""Kinds that a pipeline puts before its sinks where they are needed: tests/crash/test_join_changes_kill.py."""
+
 OF_TABLES = {"lookup", "lookup_as_of"}
 """Not made at random yet; see tests/unit/plan/test_lookup_versions.py and tests/crash/test_lookup_kill.py."""
 
@@ -38,7 +41,7 @@ VARIANTS = {"function": "filter", "explode": "select", "alarm": "apply", "over_c
 
 
 def test_every_kind_of_operator_is_in_the_table_of_pairs() -> None:
-    elsewhere = OF_COMMIT_AT | OF_TABLES
+    elsewhere = OF_COMMIT_AT | OF_SINKS | OF_TABLES
     assert {VARIANTS.get(name, name) for name in BEFORE} - {"source"} == set(LOWERINGS) - elsewhere
 
 
@@ -157,6 +160,8 @@ BEHIND_REJECTS: Mapping[str, Callable[[Stream, Stream], Stream]] = {
                                                       name="op"),
     "over_changes": lambda bad, rows: bad | hf.reduce(by="raw", n=hf.count(), delete="gone")
                                           | hf.aggregate(by="raw", window=hf.total(), n=hf.count(), name="op"),
+    "join_changes": lambda bad, rows: hf.join(bad, bad | hf.select("raw"), on="raw", delete="gone")
+                                      | hf.aggregate(by="raw", window=hf.total(), n=hf.count(), name="op"),
     "accumulate": lambda bad, rows: bad | hf.accumulate(by="raw", n=hf.count(), name="op"),
     "over": lambda bad, rows: bad | hf.over(rows=2, by="raw", n=hf.count(), name="op"),
     "stateful": lambda bad, rows: bad | hf.stateful(_step, "raw", schema="raw STRING", state={"seen": "raw STRING"},

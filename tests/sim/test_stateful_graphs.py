@@ -35,7 +35,7 @@ from tests.sim.stateful_graphs import random_graph
 SEED = os.environ.get("HOLDFAST_SEED")
 pytestmark = pytest.mark.slow
 
-FEW, MANY, PARTS = 6, 40, 10
+FEW, MANY, PARTS = 6, 48, 10
 """Graphs at every check; in a complete run; parts of those of a night, of which there are ``everyday.SEEDS``.
 
 A failing one is replayed alone with HOLDFAST_SEED=<seed>.

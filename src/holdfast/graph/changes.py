@@ -33,10 +33,14 @@ class Changes:
         The Boolean column: true for a row that no longer holds.
     key : tuple of str, optional
         Columns of which no two rows that hold have the same values; None: not known.
+    is_scattered : bool
+        Whether rows of one key come from several buckets, so that within an epoch a row may come before the one in
+        whose place it is.
     """
 
     column: str
     key: tuple[str, ...] | None = None
+    is_scattered: bool = False
 
     @property
     def as_rows(self) -> str:
@@ -46,6 +50,11 @@ class Changes:
             "to take the changes as rows like others, rename their column first: "
             f'hf.select("* except ({self.column})", "{self.column} AS {new}")'
         )
+
+
+def is_table(kind: str) -> bool:
+    """Return whether sinks of a kind hold rows that are retracted."""
+    return kind not in _SHOWN
 
 
 def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
@@ -69,13 +78,13 @@ def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None)
         return
     wanted = f'mode="upsert", key={_as_list(changes.key)}, delete="{changes.column}"'
     if arguments.get("mode") != "upsert" or arguments.get("delete") != changes.column:
-        is_table = kind in _TABLES
-        there = "is not told which rows no longer hold" if is_table else "adds rows only"
+        takes_them = kind in _TABLES
+        there = "is not told which rows no longer hold" if takes_them else "adds rows only"
         table = f'write to a table, hf.write.sqlite(..., {wanted}); or emit="settled" upstream'
         raise InvalidPipeline(
             f"its stream has changes, and it {there}.",
             why=f"a row for which {changes.column!r} is true no longer holds: it would stay, or be added once more.",
-            do=f"{f'write {wanted}' if is_table else table}; or {changes.as_rows}.",
+            do=f"{f'write {wanted}' if takes_them else table}; or {changes.as_rows}.",
         )
     key = tuple(arguments.get("key", ()))
     if changes.key is None or not set(changes.key) <= set(key):

@@ -155,7 +155,7 @@ _SAME_AGAIN = frozenset(
     {
         *("files", "rows", "rate", "callback", "camera", "byte_stream"),
         *("filter", "select", "split", "clip", "union", "row_id", "distinct", "merge", "join", "accumulate"),
-        *("aggregate", "lookup_as_of", "expect", "unmet", "over"),
+        *("aggregate", "lookup_as_of", "expect", "unmet", "over", "join_changes", "change_order"),
     }
 )
 """Kinds of sources and operators that give the same rows when an epoch is evaluated again: none calls a function of the

@@ -1,4 +1,4 @@
-"""``commit_at="pts"``: the graph with a gate before its sinks (design/0015).
+"""``commit_at="pts"``: the graph with a gate before its sinks (design/0015); and with changes in order before tables.
 
 The setting becomes part of the graph here, so that everything else (state, snapshots, graph change, explain,
 simulation) sees one more operator and needs to know nothing about commits.
@@ -13,16 +13,30 @@ from types import MappingProxyType
 from holdfast.connectors.reading.bounds import MarkedSpec
 from holdfast.errors import InvalidPipeline
 from holdfast.graph import naming
+from holdfast.graph.changes import is_table
 from holdfast.graph.commit_at import CommitAtPts
 from holdfast.graph.event_time import common_unit
 from holdfast.graph.evolution import Evolution
 from holdfast.graph.naming import Origin
 from holdfast.graph.nodes import Node, SinkNode, Stream, is_stateful
 from holdfast.graph.side_outputs import SideOutput
+from holdfast.operators.join.change_order import ChangeOrder
 from holdfast.operators.stateful.gate import NAME, ClockArguments, ClockSpec, Gate, Released
 from holdfast.operators.stateful.gate_step import output_for
 from holdfast.plan.feeds import Analysis, bounds_ended, feeds_downstream, feeds_of, reports_progress
 from holdfast.plan.stages import CLOSED_ONLY
+
+
+def in_order(sink: SinkNode) -> SinkNode:
+    """Return a sink that takes changes in order, where it is a table and those of its stream are not (design/0065)."""
+    (before,) = sink.inputs
+    changes = before.shape.changes
+    if changes is None or changes.key is None or not changes.is_scattered or not is_table(sink.kind):
+        return sink
+    spec = ChangeOrder(changes.key, changes.column)
+    shape = replace(before.shape, changes=spec.changes([before.shape]))
+    name = naming.extended(sink.name, "order")
+    return replace(sink, stream=Stream(Node(spec, (before,), name, sink.is_named, sink.origin, shape)))
 
 
 def gated(

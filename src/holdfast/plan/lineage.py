@@ -26,7 +26,8 @@ from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.open import END
 from holdfast.operators.aggregate.over import Over
 from holdfast.operators.aggregate.spec import Aggregation
-from holdfast.operators.join.rules import LEFT, RIGHT, right_names
+from holdfast.operators.join.changes_spec import ChangesJoin
+from holdfast.operators.join.rules import LEFT, RIGHT, SIDES, right_names
 from holdfast.operators.join.spec import Join
 from holdfast.operators.lookup.as_of import AsOfLookup
 from holdfast.operators.row_id import RowIdOfColumns
@@ -74,6 +75,11 @@ def _operator(node: Node, known: Mapping[Node, Columns]) -> Columns:
             return {**before[0], **_of_aggregates(spec.aggregates, before[0])}
         case Join() as spec:
             return _of_join(spec, node, before)
+        case ChangesJoin() as spec:
+            held = [spec.values(side, tuple(of)) for side, of in zip(SIDES, before, strict=True)]
+            return _of_pairs(
+                spec, node, [{name: of[name] for name in own} for own, of in zip(held, before, strict=True)]
+            )
         case AsOfLookup() as spec:
             return _of_look_up(spec, node, before)
         case RowIdOfColumns() as spec:
@@ -117,21 +123,30 @@ def _of_aggregates(aggregates: Iterable[tuple[str, Aggregate]], before: Columns)
 
 
 def _of_join(spec: Join, node: Node, before: Sequence[Columns]) -> Columns:
+    """Return the columns of pairs, and their time."""
+    found = _of_pairs(spec, node, before)
+    if not found or spec.how in ("semi", "anti"):
+        return found
+    times = [_derivation([spec.times[side]], of) for side, of in zip((LEFT, RIGHT), before, strict=True)]
+    return {**found, spec.timestamp.lower(): frozenset().union(*times)} if all(times) else found
+
+
+def _of_pairs(spec: Join | ChangesJoin, node: Node, before: Sequence[Columns]) -> Columns:
     """Return the columns of pairs; a row of right alone has its own key."""
     (left, right), (mine, other) = before, (each.columns for each in node.inputs)
     if spec.how in ("semi", "anti"):
         return left
     if mine is None or other is None:
         return {}
+    if isinstance(spec, ChangesJoin):
+        mine, other = spec.values(LEFT, mine), spec.values(RIGHT, other)
     found = dict(left)
     if spec.how in ("right", "full"):
         keys = [name.lower() for name in spec.on]
         found |= {key: left[key] | right[key] for key in keys if key in left and key in right}
         found = {name: of for name, of in found.items() if name not in keys or name in right}
-    names = right_names([*mine], [*other], [*spec.on], spec.suffix, spec.timestamp)
-    found |= {after.lower(): right[name.lower()] for name, after in names.items() if name.lower() in right}
-    times = [_derivation([spec.times[side]], of) for side, of in zip((LEFT, RIGHT), before, strict=True)]
-    return {**found, spec.timestamp.lower(): frozenset().union(*times)} if all(times) else found
+    names = right_names(mine, other, spec.on, spec.suffix)
+    return found | {after.lower(): right[name.lower()] for name, after in names.items() if name.lower() in right}
 
 
 def _of_look_up(spec: AsOfLookup, node: Node, before: Sequence[Columns]) -> Columns:

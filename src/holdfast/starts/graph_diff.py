@@ -39,8 +39,8 @@ class NodeVerdict(Enum):
     REFUSED = "refused"
 
 
-_READ_BY = ("by", "window", "top")
-"""Arguments of an aggregation, besides its aggregates, by which its state is read."""
+_READ_BY = ("by", "window", "top", "on", "how")
+"""Arguments of an aggregation, besides its aggregates, and of a join of changes, by which state is read."""
 
 _RESTORED = (NodeVerdict.KEPT, NodeVerdict.CHANGED, NodeVerdict.RENAMED, NodeVerdict.MIGRATED)
 
@@ -289,38 +289,51 @@ def _checked_over_changes(
     between lets the same rows pass as before.
     """
     of = after.nodes[node.name]
-    if of.kind != "aggregate" or node.verdict is NodeVerdict.REFUSED or RETRACTED not in json.loads(of.arguments):
+    retracted = json.loads(of.arguments).get(RETRACTED)
+    if of.kind not in ("aggregate", "join_changes") or node.verdict is NodeVerdict.REFUSED or retracted is None:
         return node  # an operator of the user's may have an argument of this name
     found = {each.name: each for each in nodes}
-    goes_on, reasons = node.verdict in _RESTORED, list[str]()
-    waiting = [*of.inputs]
-    while waiting:
-        if (other := found.get(waiting.pop())) is None:  # a named checkpoint does not say what was between
-            continue
-        if other.role is Role.STATEFUL:
-            if (other.verdict in _RESTORED) != goes_on:
-                does = ("is new", "has state") if goes_on else ("goes on", "is new")
-                reasons.append(
-                    f"{other.name!r}, whose changes it reads, {does[0]}, and it {does[1]}: both keep their names, or "
-                    "both get new ones"
-                )
-            elif goes_on and (differs := _read_otherwise(other, before, after)):
-                reasons.append(
-                    f"{other.name!r}, whose changes it reads, has another {differs}: it would retract rows that it "
-                    "has never emitted; give both new names"
-                )
-        elif goes_on and other.verdict is not NodeVerdict.KEPT:
-            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be retracted")
-        waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
+    goes_on = node.verdict in _RESTORED
+    columns = retracted if isinstance(retracted, list) else [retracted]  # rows of one of two inputs may only come
+    changing = [name for name, column in zip(of.inputs, columns, strict=True) if column is not None]
+    reasons = _reasons_upstream(changing, found, before, after, goes_on=goes_on)
     if goes_on and (differs := _read_otherwise(node, before, after)):
         reasons.append(f"another {differs}: it would subtract what it has never added")
     was = before.nodes.get(node.was or node.name)
+    if goes_on and was is not None and isinstance(columns_before := json.loads(was.arguments).get(RETRACTED), list):
+        reasons += [
+            f"rows of {name!r} could {'be retracted, and cannot now' if new is None else 'not be retracted before'}"
+            for name, old, new in zip(of.inputs, columns_before, columns, strict=True)
+            if (old is None) != (new is None)
+        ]
     inputs = tuple(found[name].was or name if name in found else name for name in of.inputs)
     if goes_on and was is not None and was.inputs != inputs and not reasons:
         reasons.append(f"it read {', '.join(was.inputs)}, and reads {', '.join(inputs)}")
     if not reasons:
         return node
     return NodeChange(node.name, Role.STATEFUL, NodeVerdict.REFUSED, "its state would be of other rows", tuple(reasons))
+
+
+def _reasons_upstream(
+    inputs: Sequence[str], found: Mapping[str, NodeChange], before: GraphRecord, after: GraphRecord, *, goes_on: bool
+) -> list[str]:
+    """Return what upstream of an operator over changes, from its inputs that have them on, does not fit its state."""
+    reasons, waiting = list[str](), [*inputs]
+    while waiting:
+        if (other := found.get(waiting.pop())) is None:  # a named checkpoint does not say what was between
+            continue
+        if other.role is Role.STATEFUL:
+            if (other.verdict in _RESTORED) != goes_on:
+                does = ("is new", "has state") if goes_on else ("goes on", "is new")
+                why = f"{does[0]}, and it {does[1]}: both keep their names, or both get new ones"
+                reasons.append(f"{other.name!r}, whose changes it reads, {why}")
+            elif goes_on and (differs := _read_otherwise(other, before, after)):
+                why = f"has another {differs}: it would retract rows that it has never emitted; give both new names"
+                reasons.append(f"{other.name!r}, whose changes it reads, {why}")
+        elif goes_on and other.verdict is not NodeVerdict.KEPT:
+            reasons.append(f"{other.name!r} is {other.verdict.value}: rows that it let pass could not be retracted")
+        waiting += [] if other.role is Role.STATEFUL else after.nodes[other.name].inputs
+    return reasons
 
 
 def _read_otherwise(node: NodeChange, before: GraphRecord, after: GraphRecord) -> str:

@@ -63,6 +63,11 @@ class StateTable:
         return sorted(self.key) == sorted(other.key) and by_name(self.schema).equals(by_name(other.schema))
 
 
+def has_end(bounds: pa.Table) -> bool:
+    """Return whether bounds of an input say that no row follows, of any key."""
+    return bool(pc.any(pc.and_(bounds.column(ALL_KEYS), pc.equal(bounds.column(BOUND), CLOSED))).as_py())
+
+
 def with_places(table: pa.Table, anew: Callable[[pa.ChunkedArray], pa.Array | pa.ChunkedArray]) -> pa.Table:
     """Return rows whose places, if they have any, are what a function makes of them."""
     if PLACE not in table.column_names:

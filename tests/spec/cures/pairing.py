@@ -181,7 +181,7 @@ PAIRING = {
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, t_right BIGINT"), suffix="_2"),
     ),
     "the time of a pair in a column that is there": Scenario(
-        "operators/join/rules.py:right_names InvalidPipeline 2",
+        "operators/join/rules.py:check_added InvalidPipeline",
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, joined_time BIGINT")),
         'timestamp="pair_time"',
         lambda work: joined(payments("id BIGINT, t TIMESTAMP, joined_time BIGINT"), timestamp="pair_time"),

@@ -348,7 +348,11 @@ UPSERT: dict[str, Any] = {"table": "t", "mode": "upsert", "name": "table"}
         (lambda s: hf.union(s, s | hf.filter("v > 1")), "union takes no changes", "rename"),
         (lambda s: hf.top(s, 1, order="v"), "does not say which of its rows", 'delete="is_deleted"'),
         (lambda s: hf.top(s, 1, order="is_deleted", delete="gone"), "names the column 'is_deleted'", "Correct"),
-        (lambda s: hf.join(windows(), windows() | hf.select("*"), on="k", within=3), "join takes no changes", "rename"),
+        (
+            lambda s: hf.join(windows(), windows() | hf.select("*"), on="k", within=3),
+            "does not say which of its rows",
+            'delete="is_deleted"',
+        ),
         (lambda s: s | hf.accumulate(by="k", n=hf.count()), "accumulate takes no changes", "rename"),
         (lambda s: s | hf.select("k", "v"), "leave 'is_deleted' out", 'hf.select("k", "v", "is_deleted")'),
         (lambda s: s | hf.select("*", x2="rand()"), "uses rand()", "before the rows change"),

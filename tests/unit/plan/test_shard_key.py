@@ -70,6 +70,9 @@ STATEFUL: dict[str, Callable[[str], Stream]] = {
     "distinct": lambda by: read() | hf.distinct(by=by, horizon=10),
     "flow": flow,
     "join": lambda by: two(by)(),
+    "join_changes": lambda by: hf.join(
+        read("a"), read("b") | hf.select("device", "site", "t", "v as w"), on=by, delete="gone", name="j"
+    ),
     "limit_in_flight": lambda by: read() | hf.limit_in_flight(3, by=by, timeout=10),
     "lookup_as_of": lambda by: hf.lookup(
         read("a"), hf.table(read("b") | hf.select("device", "site", "t", "v as w"), key=by), on=by, columns=["w"]
@@ -106,9 +109,9 @@ def test_a_key_that_has_the_column_and_more_is_accepted(kind: str) -> None:
 
 
 def test_every_operator_with_state_is_tried_here() -> None:
-    """But for the gate of commit_at="pts", which comes behind what is checked."""
+    """But for what a pipeline puts before its sinks: the gate of commit_at="pts", and changes in order."""
     kinds = {kind for kind, row in LOWERINGS.items() if row.keeps_state}
-    assert kinds == {*STATEFUL, "gate"}
+    assert kinds == {*STATEFUL, "gate", "change_order"}
 
 
 def test_keys_of_an_operator_are_those_that_its_state_is_kept_by() -> None:

@@ -253,13 +253,28 @@ def changing(
     return hf.Pipeline("changing", means | write)
 
 
+def joining(
+    *, best: str = "best", names: str = "names", joined: str | None = "joined", how: str = "inner", tells: bool = True
+) -> Pipeline:
+    """Return a join of rows that change with the newest of another source, which change, too, or only come."""
+    highest = rows() | hf.reduce(by="k", v=hf.max("v"), delete="gone", name=best)
+    people = hf.read.rows([], schema="k STRING, v BIGINT", name="people")
+    delete: dict[str, Any] = {"delete": "gone"} if tells else {}
+    named = people | hf.reduce(by="k", w=hf.max("v"), **delete, name=names)
+    write = hf.write.sqlite("x.db", table="t", mode="upsert", key=["k"], delete="gone", name="table")
+    if joined is None:
+        return hf.Pipeline("changing", highest | write, named | hf.write.console(name="named"))
+    pairs = hf.join(highest, named, on="k", how=how, delete="gone", name=joined)
+    return hf.Pipeline("changing", pairs | (write if tells else hf.write.console(name="named")))
+
+
 def of_changes(pipeline: Pipeline) -> GraphRecord:
     state_schemas = {
         node.name: StateSchema(
             node.kind, canonical_json(dict(node.arguments())), KEY, {"windows": StateTable(COUNTS, ("k",))}
         )
         for node in pipeline.nodes
-        if node.kind == "aggregate"
+        if node.kind in ("aggregate", "join_changes")
     }
     return described(pipeline, state_schemas, 4)
 
@@ -301,6 +316,31 @@ def test_an_operator_over_changes_goes_on_and_begins_with_what_makes_them(
         assert said in "; ".join(found["mean"].details)
         with pytest.raises(InvalidPipeline, match="does not fit the changed graph"):
             check_change(change, "changing", is_forced=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"joined": None}, {}, "'best', whose changes it reads, goes on, and it is new"),
+        ({"best": "other"}, {}, "'best', whose changes it reads, is new, and it has state"),
+        ({"names": "other"}, {}, "'names', whose changes it reads, is new, and it has state"),
+        ({}, {"how": "left"}, "another how=: it would subtract"),
+        ({"tells": False}, {}, "rows of 'names' could not be retracted before"),
+        ({}, {"tells": False}, "rows of 'names' could be retracted, and cannot now"),
+        ({"names": "other", "tells": False}, {"tells": False}, "it read best, other, and reads best, names"),
+        ({"best": "one", "names": "two", "joined": "three"}, {}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_a_join_of_changes_goes_on_and_begins_with_what_makes_them(
+    before: dict[str, Any], after: dict[str, Any], said: str
+) -> None:
+    """design/0065: pairs are retracted that it has emitted, and no others."""
+    change = compare(of_changes(joining(**before)), of_changes(joining(**after)))
+    found = {node.name: node for node in change.nodes if node.verdict is NodeVerdict.REFUSED}
+    assert [*found] == (["joined"] if said else [])
+    if said:
+        assert said in "; ".join(found["joined"].details)
 
 
 def test_a_sink_that_gets_everything_lets_an_operator_over_changes_begin() -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.expressions.text import item_of
+from holdfast.graph.changes import RETRACTED
 from holdfast.graph.nodes import Node
 from holdfast.operators.arguments import as_distance, limit_column
+from holdfast.operators.join.rules import SIDES
 from holdfast.operators.select import Select
 
 _SAME = ("filter", "expect", "clip", "split")
@@ -21,18 +23,22 @@ _NUMBER_BYTES = 8
 
 def unlimited_growth(node: Node) -> str | None:
     """Return what to know of a join that keeps rows until its streams end; None of any other operator."""
-    if node.kind != "join":
+    if node.kind not in ("join", "join_changes"):
         return None
     given = node.arguments()
-    sides = _unlimited(given)
+    sides = _unlimited(given) if node.kind == "join" else _never_retracted(given)
     if not sides:
         return None
     grows = " and ".join(f"{_row(before)} a row of {side}" for side, before in _sides_of(node).items() if side in sides)
-    until = ", those of left until their first partner" if given["how"] == "semi" and "left" in sides else ""
+    until, instead = "", "give a limit, within="
+    if node.kind == "join_changes":
+        instead = "leave delete= out, and give a limit, within="
+    elif given["how"] == "semi" and "left" in sides:
+        until = ", those of left until their first partner"
     return (
-        f"join {node.name!r} ({node.origin}): rows of {' and '.join(sides)} are kept until the streams end{until}, as "
-        f"no limit is set there: the state grows by {grows}. Leave out before the join what nothing reads, "
-        "stream | hf.select(...); or give a limit, within=."
+        f"{node.kind} {node.name!r} ({node.origin}): rows of {' and '.join(sides)} are kept until the streams end"
+        f"{until}, as no limit is set there: the state grows by {grows}. Leave out before the join what nothing reads, "
+        f"stream | hf.select(...); or {instead}."
     )
 
 
@@ -48,6 +54,11 @@ def _unlimited(given: Mapping[str, Any]) -> list[str]:
     low, high = (as_distance(limit, given["times"]["left"]) for limit in given["within"])
     is_open = {"left": high is None, "right": low is None or limit_column(low) is not None}
     return [side for side, is_kept in is_open.items() if is_kept]
+
+
+def _never_retracted(given: Mapping[str, Any]) -> list[str]:
+    """Return the inputs of a join of changes whose rows only come."""
+    return [side for side, column in zip(SIDES, given[RETRACTED], strict=True) if column is None]
 
 
 def _row(before: Node) -> str:

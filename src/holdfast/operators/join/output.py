@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -101,21 +101,36 @@ def _plain(step: JoinRules, left: Side, chosen: Ints) -> pa.Table:
 
 def _pairs(step: JoinRules, left: Side, right: Side, ours: Ints, theirs: Ints, times: Ints) -> pa.Table:
     schema = step.outputs["rows"]
-    mine, other = step.inputs[LEFT], step.inputs[RIGHT]
-    keys = step.key.names
-    has_left = bool((ours >= 0).all())
-    left_rows = _rows(left.rows.select(mine.names), ours)
-    right_rows = right.rows.select([name for name in other.names if not has_left or name not in keys])
-    right_rows = _rows(right_rows, theirs)
-    columns = []
-    for name in mine.names:
-        column = left_rows.column(name)
-        if not has_left and name in keys:
-            column = pc.if_else(pa.array(ours >= 0), column, right_rows.column(name))
-        columns.append(column)
-    columns += [right_rows.column(name) for name in other.names if name not in keys]
+    mine, other = step.inputs[LEFT].names, step.inputs[RIGHT].names
+    columns = pair_columns(left.rows.select(mine), right.rows.select(other), step.key.names, ours, theirs)
     columns.append(pa.array(times, pa.int64()).cast(schema.field(step.timestamp).type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def pair_columns(
+    left: pa.Table, right: pa.Table, key: Sequence[str], ours: Ints, theirs: Ints
+) -> list[pa.ChunkedArray | pa.Array]:
+    """Return the columns of pairs: those of left, those of right without the key.
+
+    Parameters
+    ----------
+    left, right : pa.Table
+        The rows of the inputs.
+    key : sequence of str
+        Key columns: of a row without one of left they are those of right.
+    ours, theirs : array of int64
+        Rows of both; -1: none.
+    """
+    has_left = bool((ours >= 0).all())
+    left_rows = _rows(left, ours)
+    right_rows = _rows(right.select([name for name in right.column_names if not has_left or name not in key]), theirs)
+    columns = []
+    for name in left.column_names:
+        column = left_rows.column(name)
+        if not has_left and name in key:
+            column = pc.if_else(pa.array(ours >= 0), column, right_rows.column(name))
+        columns.append(column)
+    return columns + [right_rows.column(name) for name in right.column_names if name not in key]
 
 
 def _rows(table: pa.Table, rows: Ints) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -17,7 +17,7 @@ from holdfast.state import keyed, tables
 from holdfast.state.step import StateTable
 from holdfast.state.timeline import Ints, Promise
 
-LEFT, RIGHT = "left", "right"
+SIDES = LEFT, RIGHT = "left", "right"
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class JoinRules:
         return np.maximum(side.places_of(rows), rises[other].passed(side.last[rows]))
 
 
-def right_names(left: list[str], right: list[str], key: list[str], suffix: str, timestamp: str) -> dict[str, str]:
+def right_names(left: Sequence[str], right: Sequence[str], key: Sequence[str], suffix: str) -> dict[str, str]:
     """Return the columns of the right input besides the key, each with its name in the pairs.
 
     Raises
@@ -133,28 +133,87 @@ def right_names(left: list[str], right: list[str], key: list[str], suffix: str, 
                 do='give another one: suffix="_2"; or leave the column out before: right | hf.select(...)',
             )
         found[name] = chosen
-    if timestamp.lower() in taken | {other.lower() for other in found.values()}:
-        raise InvalidPipeline(
-            f"a stream has a column {timestamp!r}, which is the name of the column with the time of a pair.",
-            why="a pair has the later of its two times, in a column of its own.",
-            do='give that column another name: timestamp="pair_time"',
-        )
     return found
 
 
-def pair_schema(step: JoinRules) -> pa.Schema:
-    """Return the columns of a pair: those of the left input, those of the right without the key, and the time."""
-    left, right = step.inputs[LEFT], step.inputs[RIGHT]
-    names = right_names(left.names, right.names, step.key.names, step.suffix, step.timestamp)
-    has_left, has_right = step.how in ("inner", "left"), step.how in ("inner", "right")
-    keys = step.key.names
+def unlike(why: str) -> InvalidPipeline:
+    """Return the error of two streams whose key columns or timestamps are not of one type."""
+    return InvalidPipeline(
+        "the streams do not fit each other.",
+        why=f"{why}.",
+        do='bring them to one type before: right | hf.select("* except (id)", id="CAST(id AS BIGINT)")',
+    )
+
+
+def check_added(columns: Iterable[str], added: str, argument: str) -> None:
+    """Check that no column of the pairs has the name of the one that the join adds.
+
+    Parameters
+    ----------
+    columns : iterable of str
+        Those of the pairs that come from the inputs.
+    added : str
+        The other one.
+    argument : str
+        What names it.
+
+    Raises
+    ------
+    InvalidPipeline
+        If one has.
+    """
+    if added.lower() in {name.lower() for name in columns}:
+        what, why, other = _ADDED[argument]
+        raise InvalidPipeline(
+            f"a stream has a column {added!r}, which is the name of the column {what}.",
+            why=why,
+            do=f'give that column another name: {argument}="{other}"',
+        )
+
+
+_ADDED = {
+    "timestamp": (
+        "with the time of a pair", "a pair has the later of its two times, in a column of its own.", "pair_time"
+    ),
+    "delete": (
+        "of delete=", "it is true for rows that no longer hold, and is no column of the two streams.", "is_gone"
+    ),
+}  # fmt: skip
+
+
+def pair_fields(
+    left: pa.Schema, right: pa.Schema, names: Mapping[str, str], key: Sequence[str], how: str
+) -> list[pa.Field]:
+    """Return the columns of a pair that come from the inputs: those of left, those of right without the key.
+
+    Parameters
+    ----------
+    left, right : pa.Schema
+        The inputs.
+    names : mapping of str to str
+        Column of right -> its name in the pairs.
+    key : sequence of str
+        Key columns.
+    how : str
+        Which rows are given: the columns of an input that a row may lack may be null.
+    """
+    has_left, has_right = how in ("inner", "left"), how in ("inner", "right")
     fields = [
         column.with_nullable(
-            column.nullable or not (has_left or (column.name in keys and not right.field(column.name).nullable))
+            column.nullable or not (has_left or (column.name in key and not right.field(column.name).nullable))
         )
         for column in left
     ]
     for name, chosen in names.items():
         column = right.field(name)
         fields.append(column.with_name(chosen).with_nullable(column.nullable or not has_right))
+    return fields
+
+
+def pair_schema(step: JoinRules) -> pa.Schema:
+    """Return the columns of a pair: those of the left input, those of the right without the key, and the time."""
+    left, right = step.inputs[LEFT], step.inputs[RIGHT]
+    names = right_names(left.names, right.names, step.key.names, step.suffix)
+    check_added([*left.names, *names.values()], step.timestamp, "timestamp")
+    fields = pair_fields(left, right, names, step.key.names, step.how)
     return pa.schema([*fields, pa.field(step.timestamp, left.field(step.times[LEFT]).type)])

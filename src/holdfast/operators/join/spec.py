@@ -26,9 +26,10 @@ from holdfast.operators.arguments import (
     limit_of,
     offset_ticks,
 )
+from holdfast.operators.join.changes_spec import ChangesJoin, changes_join, check_without_delete, delete_of
 from holdfast.operators.join.range import PairRange
-from holdfast.operators.join.rules import LEFT, RIGHT, right_names
-from holdfast.operators.join.step import SIDES, JoinStep
+from holdfast.operators.join.rules import LEFT, RIGHT, SIDES, check_added, right_names, unlike
+from holdfast.operators.join.step import JoinStep
 from holdfast.operators.select import Select
 from holdfast.ports import SideRows
 from holdfast.state import keyed
@@ -44,6 +45,7 @@ class NotSaid(Enum):
 
 
 NOT_SAID = NotSaid.NOT_SAID
+_TIMESTAMP = "joined_time"
 _RIGHT = 'hf.join(orders, payments, on="order_id", within="2 h")'
 
 
@@ -123,8 +125,9 @@ class Join:
             return left
         if left.columns is None or right.columns is None:
             return Shape(None, self.timestamp)
-        names = right_names(list(left.columns), list(right.columns), list(self.on), self.suffix, self.timestamp)
-        return Shape((*left.columns, *names.values(), self.timestamp), self.timestamp)
+        columns = (*left.columns, *right_names(left.columns, right.columns, self.on, self.suffix).values())
+        check_added(columns, self.timestamp, "timestamp")
+        return Shape((*columns, self.timestamp), self.timestamp)
 
     def step(self, inputs: Mapping[str, pa.Schema]) -> JoinStep:
         """Return the step for inputs of these schemas."""
@@ -134,11 +137,9 @@ class Join:
         other = keyed.time_field(inputs[RIGHT], self.times[RIGHT])
         for one, same in zip(key, theirs, strict=True):
             if one.name != same.name or one.type != same.type:
-                raise _unlike(f"the key {same.name!r} of right is {same.type}, of left {one.name!r} is {one.type}")
+                raise unlike(f"the key {same.name!r} of right is {same.type}, of left {one.name!r} is {one.type}")
         if other.type != time.type:
-            raise _unlike(
-                f"the timestamp {other.name!r} of right is {other.type}, of left {time.name!r} is {time.type}"
-            )
+            raise unlike(f"the timestamp {other.name!r} of right is {other.type}, of left {time.name!r} is {time.type}")
         step = JoinStep(
             pa.schema([field.with_nullable(True) for field in key]),
             {name: inputs[name] for name in SIDES},
@@ -224,14 +225,6 @@ def _check_limits(limits: Sequence[Limit], left: Sequence[str], right: Sequence[
     require_columns(names, left, "within=")
 
 
-def _unlike(why: str) -> InvalidPipeline:
-    return InvalidPipeline(
-        "the streams do not fit each other.",
-        why=f"{why}.",
-        do='bring them to one type before: right | hf.select("* except (id)", id="CAST(id AS BIGINT)")',
-    )
-
-
 def join(
     left: Stream,
     right: Stream,
@@ -242,8 +235,9 @@ def join(
     forget_after: str | int | NotSaid | None = NOT_SAID,
     disorder: str | int | Mapping[str, str | int] | None = None,
     suffix: str = "_right",
-    timestamp: str = "joined_time",
+    timestamp: str = _TIMESTAMP,
     max_waiting_rows: int | None = None,
+    delete: str | None = None,
     name: str | None = None,
     renamed_from: str | None = None,
     migrate: Migration | Mapping[str, Migration] | None = None,
@@ -279,6 +273,11 @@ def join(
     max_waiting_rows : int, optional
         Number of rows that wait for the other stream from which the sources that run ahead are throttled; by default
         1,000,000.
+    delete : str, optional
+        Instead of ``within``, whatever the times of rows: name of a Boolean column that is added, true for rows that no
+        longer hold.  A pair is emitted when its second row comes, and retracted when one of its rows no longer holds;
+        a row without a partner as soon as it comes, until it has one: ``docs/changes.md``.  The streams need no
+        timestamp, and either may be one of changes; there is no column ``timestamp``.
     name : str, optional
         The node's name, under which its state is kept.
     renamed_from : str, optional
@@ -290,13 +289,14 @@ def join(
     -------
     Stream
         The columns of left, those of right without the key, and ``timestamp``; for ``semi`` and ``anti`` the columns
-        of left.  Late rows are in the side output ``late``, rows without a partner in ``unmatched``.
+        of left.  Late rows are in the side output ``late``, rows without a partner in ``unmatched``; with ``delete``
+        there are none.
 
     Raises
     ------
     InvalidPipeline
         If a stream has no known timestamp, a column is missing, types differ, or nothing is said of how far apart the
-        rows of a pair are.
+        rows of a pair are; if rows of a stream may be retracted, and there is no ``delete``.
 
     Notes
     -----
@@ -320,9 +320,6 @@ def join(
                 do='to pair rows of one stream give one of them another form first: stream | hf.select("*")',
             )
         keys = _keys(on)
-        times = {side: keyed.timestamp_of(stream, None) for side, stream in ((LEFT, left), (RIGHT, right))}
-        low, high, apart = _range(within, forget_after)
-        _check_waits(low, apart, forget_after, times[LEFT])
         if how not in HOWS:
             raise InvalidPipeline(
                 f"how={how!r} is no kind of join.", why=f"there are {', '.join(HOWS)}.", do=f"write {_RIGHT}"
@@ -330,11 +327,18 @@ def join(
         for argument, text in (("suffix", suffix), ("timestamp", timestamp)):
             if not isinstance(text, str) or not text:
                 raise InvalidPipeline(f"{argument}={text!r} is not a text.", do=f'write {argument}="_2"')
-        spec = Join(
-            tuple(keys), times, low, high, how, _disorder(disorder), suffix, timestamp, checked_limit(max_waiting_rows),
-            apart,
-        )  # fmt: skip
-        past = past_of(renamed_from, migrate, kind=Join.kind, built_at=built_at)
+        spec: Join | ChangesJoin
+        if delete is not None:
+            by_time = {"within": within, "disorder": disorder, "max_waiting_rows": max_waiting_rows}
+            by_time |= {"forget_after": None if forget_after is NOT_SAID else forget_after}
+            by_time |= {"timestamp": None if timestamp == _TIMESTAMP else timestamp}
+            spec = changes_join(left, right, list(keys), how, suffix, delete_of(delete, by_time))
+        else:
+            spec = _join_by_time(
+                left, right, tuple(keys), within, how, forget_after, _disorder(disorder), suffix, timestamp,
+                checked_limit(max_waiting_rows),
+            )  # fmt: skip
+        past = past_of(renamed_from, migrate, kind=spec.kind, built_at=built_at)
         renamed = {other: mine for mine, other in keys.items() if other != mine}
         if renamed and right.columns is not None:
             _check_renamed(right.columns, renamed)
@@ -344,6 +348,17 @@ def join(
         as_named = None if name is None else naming.extended(name, "right")
         right = put(Select(tuple(items)), (right,), name=as_named, built_at=built_at, is_derived=True)
     return put(spec, (left, right), name=name, built_at=built_at, past=past)
+
+
+def _join_by_time(
+    left: Stream, right: Stream, on: tuple[str, ...], within: Any, how: str, forget_after: Any,
+    disorder: Mapping[str, str | int], suffix: str, timestamp: str, max_waiting_rows: int | None,
+) -> Join:  # fmt: skip
+    check_without_delete(left, right)
+    times = {side: keyed.timestamp_of(stream, None) for side, stream in ((LEFT, left), (RIGHT, right))}
+    low, high, apart = _range(within, forget_after)
+    _check_waits(low, apart, forget_after, times[LEFT])
+    return Join(on, times, low, high, how, disorder, suffix, timestamp, max_waiting_rows, apart)
 
 
 def _keys(on: Any) -> dict[str, str]:

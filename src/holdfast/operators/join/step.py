@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.operators.join import output
 from holdfast.operators.join.pairs import pairs
-from holdfast.operators.join.rules import LEFT, RIGHT, JoinRules
+from holdfast.operators.join.rules import LEFT, RIGHT, SIDES, JoinRules
 from holdfast.operators.join.side import INPUT, INPUTS, SEQ, Rise, Side, known, rise
 from holdfast.state import checks, keyed, tables
 from holdfast.state.rows import rows_at
@@ -28,8 +28,6 @@ from holdfast.state.step import (
     StepTime,
 )
 from holdfast.state.timeline import Ints, shifted
-
-SIDES = (LEFT, RIGHT)
 
 
 @dataclass(frozen=True)

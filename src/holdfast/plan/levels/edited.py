@@ -20,6 +20,7 @@ from holdfast.checkpoint.snapshot import Bucket, checked, from_parquet, verify, 
 from holdfast.errors import HoldfastError, InvalidPipeline
 from holdfast.operators.aggregate.step import AggregateStep
 from holdfast.operators.flow.step import FlowStep
+from holdfast.operators.join.changes_step import ChangesJoinStep
 from holdfast.operators.join.step import JoinStep
 from holdfast.operators.stateful.distinct import DistinctStep
 from holdfast.operators.stateful.gate_step import GateStep
@@ -35,6 +36,7 @@ _FOR_ALL_KEYS = {
     "flow": FlowStep.for_all_keys,
     "gate": GateStep.for_all_keys,
     "join": JoinStep.for_all_keys,
+    "join_changes": ChangesJoinStep.for_all_keys,
     "lookup_as_of": MergeStep.for_all_keys,
     "merge": MergeStep.for_all_keys,
     "sync": SyncStep.for_all_keys,
