@@ -298,15 +298,20 @@ def read_csv(
     -----
     The text is one block of Arrow's: where it divides one itself, it drops the LF at the begin of a block if the block
     before ends in CR, also within quotes (apache/arrow#51368).  It skips a byte order mark at the begin, which is one
-    of a value here; an empty line before it is no record.
+    of a value here; an empty line before it is no record.  An empty field at the end of the text is for it the empty
+    text, and not null, if the field before is in quotes; with a line end behind it is null.
 
     Examples
     --------
     >>> read_csv(b'1,"a\r\nb"\n2,\n', ["id", "text"], {"text": pa.string()}).to_pydict()
     {'text': ['a\r\nb', None]}
+    >>> read_csv(b'1,"a",', ["id", "text", "more"], {"more": pa.string()}).to_pydict()
+    {'more': [None]}
     """
     if data.startswith(BYTE_ORDER_MARK):
         data = b"\n" + data
+    if data.endswith(separator.encode()):
+        data += b"\n"
     return csv.read_csv(
         pa.BufferReader(data),
         read_options=csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(columns)),

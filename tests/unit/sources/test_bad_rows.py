@@ -155,6 +155,8 @@ TEXTS = st.lists(st.text(st.sampled_from('a1,"\n\r'), max_size=12), max_size=8).
 @example('1\n,"""\n"\r,"\n1', 1, 11, True, False)
 @example('2,"a\n",' + "1" * 40 + "\n3,1", 5, 12, True, True)
 @example('"\n"1\n1111111\n111"', 1, 14, True, False)
+@example('1\n"\n",', 1, 4, True, False)
+@example('1,1\n"a",', 1, 30, True, False)
 @given(TEXTS, st.integers(1, 30), st.integers(4, 40), st.booleans(), st.booleans())
 def test_pieces_give_the_rows_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, text: str, size: int, longest: int, is_csv: bool, is_packed: bool

@@ -60,6 +60,19 @@ def test_without_a_header_columns_are_taken_by_place(tmp_path: Path) -> None:
     assert [(row["a"], row["b"]) for row in rows] == [(1, "x"), (2, "y,z")]
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_an_empty_last_field_is_null_with_and_without_a_last_line_end(tmp_path: Path, end: str) -> None:
+    rows = rows_of(tmp_path, f'a,b,c\n1,"x",{end}', "a INT, b STRING, c STRING", **CSV)
+    assert [(row["a"], row["b"], row["c"]) for row in rows] == [(1, "x", None)]
+
+
+def test_a_record_of_the_greatest_size_stays_beside_a_bad_one(tmp_path: Path) -> None:
+    options = {"on_bad_row": "reject", "max_record_size": "6 B", **CSV}
+    rows = rows_of(tmp_path, 'a,b\n1\n"\n\n",2\n', "a STRING, b STRING", **options)
+    assert [(row["a"], row["b"]) for row in good(rows)] == [("\n\n", "2")]
+    assert [one["position"] for one in rejected(rows)] == ["file:2"]
+
+
 BAD = {
     "1": "1 fields where 2",
     "1,x,y": "3 fields where 2",

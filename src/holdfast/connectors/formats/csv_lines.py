@@ -67,8 +67,8 @@ class CsvParser:
             raise Unreadable(self.problem)
         found = blocks.quotes(data, self.separator)
         is_multiline = found.is_multiline or not found.is_clean
-        if is_multiline and len(data) > self.longest and blocks.longest(found.ends, len(data)) > self.longest:
-            raise Unreadable(too_long(self.longest))  # or as long as that with its line end: the exact way decides
+        if is_multiline and len(data) > self.longest and _longest(data, found.ends) > self.longest:
+            raise Unreadable(too_long(self.longest))
         has_return = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
         if has_return and not found.is_clean:
             # For Arrow such a carriage return ends a row after a quote.  Where another quote is misplaced, two lines
@@ -178,6 +178,12 @@ class CsvParser:
         if name := convert.lacking(columns, self.schema):
             raise Unreadable(f"{name!r} is declared NOT NULL and is empty")
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _longest(data: bytes, ends: blocks.Offsets) -> int:
+    """Return the length of the longest record, its line end not counted."""
+    starts, ends = np.append(0, ends), np.append(ends, len(data))
+    return int((ends - starts - (blocks.as_bytes(data)[np.maximum(ends - 1, 0)] == ord("\n"))).max())
 
 
 def _blocks(data: bytes, ends: blocks.Offsets) -> Iterator[bytes]:
