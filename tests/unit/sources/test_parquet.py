@@ -31,6 +31,25 @@ def read_from(tmp_path: Path, directory: Path, schema: str, **options: Any) -> l
 
 
 @pytest.mark.slow
+def test_a_bound_is_behind_the_rows_of_the_last_span_and_alone_where_there_are_none(tmp_path: Path) -> None:
+    """A task for one row would cost as much as one for many."""
+    directory = given(tmp_path, pa.table({"id": range(100)}), row_group_size=30)
+    options: dict[str, Any] = {"block_size": "100 B", "timestamp": "id", "disorder": 10, "format": "parquet"}
+    source: Any = source_over(directory, tmp_path / "workspace", "id BIGINT", **options)
+    end = source.latest(source.initial(), bounded=False)
+    assert end["@bound"] == 89
+    spans = source.spans(source.initial(), end, parallelism=2)
+    assert sum(span.row_count for span in spans) == 101
+    assert len(spans) == len(source.source.source.spans({"log": 0}, {"log": end["log"]}, parallelism=2))
+    assert [row["id"] for span in spans for batch in source.read(span) for row in batch.to_pylist()] == [*range(100)]
+    *rows, bound = [row for span in spans for batch in source.read_marked(span) for row in batch.to_pylist()]
+    assert [row["id"] for row in rows] == [*range(100)]
+    assert bound["id"] == 89
+    (alone,) = source.spans(end, {**end, "@bound": 95}, parallelism=2)
+    assert alone.row_count == 1
+    assert [row["id"] for batch in source.read_marked(alone) for row in batch.to_pylist()] == [95]
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"block_size": "100 B"}, {"max_rows_per_epoch": 3}, {"max_rows_per_epoch": 64}]
 )

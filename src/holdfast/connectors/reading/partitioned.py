@@ -1,8 +1,8 @@
 """Bounds that a source gives by itself, of its partitions: in its positions, and as a row behind the rows of an epoch.
 
 The bound that holds after some positions is planned with them and logged with them, under a segment of its own: so a
-replay has the same one, and asks nobody.  It never falls.  Where it has risen, an epoch has one span more, of one bound
-row.
+replay has the same one, and asks nobody.  It never falls.  Where it has risen, the last span of an epoch ends with a
+bound row.
 
 How the limit of an epoch is shared among the partitions of a source.
 """
@@ -132,9 +132,18 @@ class BoundingSpec(WrappedSpec):
 
 
 class _BoundSpan(NamedTuple):
-    """What a span is of that has only a bound."""
+    """What a span is of that ends with a bound: rows before it, if there are any.  A task for one row costs more."""
 
     bound: int
+    rows: Span | None
+
+    @staticmethod
+    def behind(rows: Span | None, bound: int) -> Span:
+        """Return the span of some rows and a bound."""
+        own = Span(None, 0, 0) if rows is None else rows
+        count = None if own.row_count is None else own.row_count + 1
+        size_bytes = None if own.size_bytes is None else own.size_bytes + BOUND_ROW_SIZE
+        return Span(_BoundSpan(bound, rows), count, size_bytes)
 
 
 class BoundingSource(WrappedSource):
@@ -160,30 +169,29 @@ class BoundingSource(WrappedSource):
         return with_bound(found, start, knows.bound_after(found, self.spec.disorder))
 
     def spans(self, start: SourcePositions, end: SourcePositions, *, parallelism: int) -> Sequence[Span]:
-        """Return the spans of the rows, and one of the bound where that has risen."""
+        """Return the spans of the rows; where the bound has risen it is behind the last one."""
         found = list(self.source.spans(of_partitions(start), of_partitions(end), parallelism=parallelism))
         if end.get(BOUND) != start.get(BOUND):
-            found.append(Span(_BoundSpan(int(end[BOUND])), 1, BOUND_ROW_SIZE))
+            found[-1:] = [_BoundSpan.behind(found[-1] if found else None, int(end[BOUND]))]
         return found
 
     def read(self, span: Span) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a span, or its bound."""
-        if isinstance(span.value, _BoundSpan):
-            yield bound_row(self._read_schema, self.spec.timestamp, span.value.bound)
-            return
-        for batch in self.source.read(span):
+        """Yield the rows of a span, and its bound."""
+        rows, bound = _parts(span)
+        for batch in self.source.read(rows) if rows is not None else ():
             yield self._marked(batch)
+        if bound is not None:
+            yield bound_row(self._read_schema, self.spec.timestamp, bound)
 
     def read_numbered(self, span: Span) -> Iterator[Numbered]:
         """Yield the same, with the numbers of the rows."""
-        if isinstance(span.value, _BoundSpan):
-            number = np.array([span.value.bound], np.int64).view(np.uint64)
-            row = bound_row(self._read_schema, self.spec.timestamp, span.value.bound)
-            yield Numbered((PlaceRun(BOUND, number),), row)
-            return
+        rows, bound = _parts(span)
         source: Any = self.source
-        for runs, batch in source.read_numbered(span):
+        for runs, batch in source.read_numbered(rows) if rows is not None else ():
             yield Numbered(runs, self._marked(batch))
+        if bound is not None:
+            number = np.array([bound], np.int64).view(np.uint64)
+            yield Numbered((PlaceRun(BOUND, number),), bound_row(self._read_schema, self.spec.timestamp, bound))
 
     @property
     def _read_schema(self) -> pa.Schema:
@@ -207,6 +215,12 @@ class BoundingSource(WrappedSource):
     def committed(self, end: SourcePositions) -> None:
         """Let go what every sink holds."""
         self.source.committed(of_partitions(end))
+
+
+def _parts(span: Span) -> tuple[Span | None, int | None]:
+    """Return the rows of a span, and its bound."""
+    of = span.value
+    return (of.rows, of.bound) if isinstance(of, _BoundSpan) else (span, None)
 
 
 def own_bounds(spec: SourceSpec, disorder: str | int, bounds: str | None = None) -> SourceSpec:
