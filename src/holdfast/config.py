@@ -145,10 +145,10 @@ class Settings(BaseSettings):
         "16 MB",
         "Limit of the first epoch after a start, for each source: so many bytes, and one row for each 80 bytes of it "
         "(200 000), for each second that the trigger leaves between epochs (`--every 1min`: sixty times as "
-        "much).  Each of the next epochs may take twice as much, or more if the trigger leaves time between them.  So "
-        "a run that is killed again and again makes progress, however much waits in its sources.  The smallest epoch "
-        "is one block of a file; `read.spark` is not limited.  `0 B`: no limit but `max_rows_per_epoch` and "
-        "`max_files_per_epoch` of the sources.",
+        "much).  Each of the next epochs may take twice as much as the one before took, or more if the trigger leaves "
+        "time between them.  So a run that is killed again and again makes progress, however much waits in its "
+        "sources.  The smallest epoch is one block of a file; `read.spark` is not limited.  `0 B`: no limit but "
+        "`max_rows_per_epoch` and `max_files_per_epoch` of the sources.",
     )
     prefetch_max: Annotated[str, _size("0 B", "256 MB")] = _setting(
         "4 MB",

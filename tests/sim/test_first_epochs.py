@@ -69,13 +69,13 @@ class Lives:
             while self._plan(stop_file):
                 began_s = self.clock_s
                 self._run_epoch()
-                ramp.note(self.clock_s - began_s)
+                ramp.note(self.clock_s - began_s, {})
         except Killed:
             pass
 
     def _plan(self, stop_file: str) -> bool:
         start = {"rows": self.position}
-        end = self.source.latest(start, bounded=False, limit=read_limit(limit_file(stop_file)))
+        end = self.source.latest(start, bounded=False, limit=read_limit(limit_file(stop_file), "ticks"))
         self._pass(0.01)
         if end != start:
             self.planned.append(int(end["rows"]))

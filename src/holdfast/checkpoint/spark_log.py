@@ -422,10 +422,21 @@ def span(start: Mapping[str, int | None], end: Mapping[str, int | None]) -> int 
     >>> span({"a": 10}, {"a": 30, "b": 5}), span({"a": 10}, {"a": None})
     (25, None)
     """
-    total = 0
+    known = spans(start, end)
+    return sum(known.values()) if known.keys() == end.keys() else None
+
+
+def spans(start: Mapping[str, int | None], end: Mapping[str, int | None]) -> dict[str, int]:
+    """Return how much lies between two entries, for each source that knows it.
+
+    Examples
+    --------
+    >>> spans({"a": 10}, {"a": 30, "b": 5, "c": None})
+    {'a': 20, 'b': 5}
+    """
+    found = {}
     for name, after in end.items():
         before = start.get(name, 0)
-        if after is None or before is None:
-            return None
-        total += after - before
-    return total
+        if after is not None and before is not None:
+            found[name] = after - before
+    return found

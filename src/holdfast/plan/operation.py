@@ -66,10 +66,13 @@ def limit_file(stop_file: str) -> str:
     return beside(stop_file, "limit")
 
 
-def read_limit(path: str) -> ReadLimit | None:
-    """Return how much the next epoch takes of each source at most; None: there is no limit."""
-    size_bytes = read_note(path, None)
-    return None if size_bytes is None else ReadLimit(max(1, size_bytes // ROW_SIZE), size_bytes)
+def read_limit(path: str, source: str) -> ReadLimit | None:
+    """Return how much the next epoch takes of a source at most; None: there is no limit."""
+    if (noted := read_note(path, None)) is None:
+        return None
+    of_all, larger = noted
+    size_bytes = larger.get(source, of_all)
+    return ReadLimit(max(1, size_bytes // ROW_SIZE), size_bytes)
 
 
 def due_file(stop_file: str) -> str:

@@ -368,22 +368,33 @@ class Ramp:
     ) -> None:
         self._path = path
         self._size_bytes = _as_limit(int(first_bytes * max(1.0, interval_s)))
+        self._larger: dict[str, int] = {}
+        """Source -> its limit, where it has taken more than the limit of all: an epoch has a whole block at least."""
         self._now_s = now_s
         self._began_s: float | None = None
         self._write()
 
-    def note(self, took_s: float) -> None:
+    def note(self, took_s: float, taken: Mapping[str, int]) -> None:
         """Take in how long the epoch took that has just ended, and was planned by this run.
 
-        The next one takes twice as much; more where the run has waited between epochs, as its trigger says.
+        The next one takes twice as much as that; more where the run has waited between epochs, as its trigger says.
+
+        Parameters
+        ----------
+        took_s : float
+            From its begin to the end of its commit.
+        taken : mapping of str to int
+            Source -> bytes of the epoch, where they are known: they may be more than the limit.
         """
-        if self._size_bytes is None:
+        if (limit := self._size_bytes) is None:
             return
         now_s = self._now_s()
         if self._began_s is None:
             self._began_s = now_s - took_s
         times = max(2, int((now_s - self._began_s) / took_s) if took_s > 0 else 0)
-        self._size_bytes = _as_limit(self._size_bytes * times)
+        more = {source: size for source, size in taken.items() if size > self._larger.get(source, limit)}
+        self._larger = {source: size * times for source, size in {**self._larger, **more}.items()}
+        self._size_bytes = _as_limit(limit * times)
         self._write()
 
     def _write(self) -> None:
@@ -392,7 +403,7 @@ class Ramp:
                 with suppress(FileNotFoundError):
                     os.unlink(self._path)
             else:
-                write_note(self._path, self._size_bytes)
+                write_note(self._path, [self._size_bytes, self._larger])
 
 
 def _as_limit(size_bytes: int) -> int | None:

@@ -181,7 +181,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         if is_held(hold_file(self.reading.stop_file), self.reading.name):
             return self._held(start)
         known = self.source.newest() if self.reading.notes_silence else None
-        given = read_limit(limit_file(self.reading.stop_file))
+        given = read_limit(limit_file(self.reading.stop_file), self.reading.name)
         until = self.holding.latest(self.source, start["positions"], given, is_bounded=self.bounded)
         if dict(until) == start["positions"]:
             if self.reading.passed_mark and has_passed(self.source, until):

@@ -281,7 +281,7 @@ class EpochLoop:
         committed = time.perf_counter()
         self.times.mark()
         if self._ramp is not None and not is_replay:
-            self._ramp.note(committed - started)
+            self._ramp.note(committed - started, spark_log.spans(start.sizes, end.sizes))
         self._note(end, report.observed)
         self.checks.note(epoch, report, rows, expected)
         self._has_ended(start, ended)
