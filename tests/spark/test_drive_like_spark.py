@@ -183,6 +183,8 @@ def stateful_streams() -> dict[str, Stream]:
     alone = latest.unmatched | hf.aggregate(by="k", window=hf.tumbling(5), n=hf.count(), name="alone")
     joined = hf.join(chosen, plain, on="k", within=(-3, 6), how="full", disorder=1, name="joined")
     opened = hf.join(chosen, plain, on="k", within=("t", "v"), how="left", disorder=1, name="opened")
+    most = plain | hf.reduce(by="k", most=hf.max("v"), delete="gone", name="most")
+    held = hf.join(chosen, most, on="k", how="full", delete="gone", name="held")
     table = hf.table(marked | hf.select("k", "t", w="v", name="changes"), key="k")
     looked = hf.lookup(once, table, on="k", name="looked")
     outputs = {"pairs": "both BIGINT, is_pair BOOLEAN", "large": "sum BIGINT"}
@@ -191,7 +193,7 @@ def stateful_streams() -> dict[str, Stream]:
     return {
         "pairs": flows["pairs"], "large": flows["large"], "pairs_late": flows["pairs"].late, "behind": behind,
         "joined": joined, "joined_late": joined.late, "joined_unmatched": joined.unmatched, "opened": opened,
-        "looked": looked, "looked_late": looked.late,
+        "looked": looked, "looked_late": looked.late, "held": held,
         "chosen": chosen, "within": within, "both": both, "both_late": both.late, "latest": latest,
         "latest_late": latest.late, "windows": windows, "windows_late": windows.late, "running": running,
         "peaks": peaks, "last": last, "last_late": last.late,
@@ -267,7 +269,8 @@ def test_a_driven_graph_gives_what_a_run_gives(spark: SparkSession, tmp_path: Pa
     assert [name for name, rows in found.items() if not rows] == [], "nothing was compared"
 
     kinds |= {node.kind for node in pipeline.nodes}
-    # A pipeline puts these before its sinks (commit_at="pts"), and no stream has them: tests/sim/test_commit_at_pts.py.
-    of_pipelines = {"clock", "gate", "released"}
+    # A pipeline puts these before its sinks, and no stream has them: tests/sim/test_commit_at_pts.py,
+    # tests/crash/test_join_changes_kill.py.
+    of_pipelines = {"clock", "gate", "released", "change_order"}
     elsewhere = {"lookup"}  # tables of versions: tests/spark/test_lookup_like_spark.py
     assert kinds >= LOWERINGS.keys() - of_pipelines - elsewhere, "an operator kind is not compared"
