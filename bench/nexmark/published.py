@@ -39,11 +39,14 @@ class Figures:
         self._all: dict[str, Any] = json.loads(MEASURED.read_text()) if MEASURED.exists() else {}
 
     def runs(self, sink: str, query: str, sides: Sequence[str], events: int) -> dict[str, list[dict[str, Any]]]:
-        """Return the runs of a query that are measured: none where another number of events or set of sides ran."""
+        """Return the runs of a query that are measured: none where another number of events or set of sides ran, or of
+        which the seconds alone are known.
+        """
         before = self._all.get(sink, {}).get(query, {})
         if before.get("events") != events or {*OTHERS, "holdfast"} & before.keys() != {*sides}:
             return {}
-        return {side: before[side]["runs"] for side in sides}
+        found = {side: before[side]["runs"] for side in sides}
+        return found if all("cpu_s" in run for runs in found.values() for run in runs) else {}
 
     def note(self, what: str, query: str, figures: Mapping[str, Any]) -> None:
         """Note the figures of a query, with the day and the load."""

@@ -57,6 +57,16 @@ def is_table(kind: str) -> bool:
     return kind not in _SHOWN
 
 
+def check_delete_column(delete: object) -> None:
+    """Raise :class:`InvalidPipeline` if ``delete=`` of an operator names no column."""
+    if not isinstance(delete, str) or not delete:
+        raise InvalidPipeline(
+            f"delete={delete!r} is not a column.",
+            why="it is the name of the Boolean column that is true for rows that no longer hold.",
+            do='write delete="is_deleted", or leave it out.',
+        )
+
+
 def check_sink(kind: str, arguments: Mapping[str, Any], changes: Changes | None) -> None:
     """Check that a sink of a stream of changes is a table that retracts rows.
 

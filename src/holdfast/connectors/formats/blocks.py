@@ -91,6 +91,12 @@ def longest(ends: Offsets, size: int) -> int:
     return int(np.diff(ends, prepend=0, append=size).max())
 
 
+def lengths(data: bytes, starts: Offsets, ends: Offsets) -> Offsets:
+    """Return the lengths of records, their line ends not counted."""
+    found: Offsets = ends - starts - (as_bytes(data)[np.maximum(ends - 1, 0)] == _NEWLINE)
+    return found
+
+
 def record_count(data: bytes, ends: Offsets | None = None) -> int:
     """Return the number of records that are not empty.
 

@@ -182,8 +182,7 @@ class CsvParser:
 
 def _longest(data: bytes, ends: blocks.Offsets) -> int:
     """Return the length of the longest record, its line end not counted."""
-    starts, ends = np.append(0, ends), np.append(ends, len(data))
-    return int((ends - starts - (blocks.as_bytes(data)[np.maximum(ends - 1, 0)] == ord("\n"))).max())
+    return int(blocks.lengths(data, np.append(0, ends), np.append(ends, len(data))).max())
 
 
 def _blocks(data: bytes, ends: blocks.Offsets) -> Iterator[bytes]:

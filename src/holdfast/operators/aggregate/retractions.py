@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidPipeline
-from holdfast.graph.changes import Changes
+from holdfast.graph.changes import Changes, check_delete_column
 from holdfast.operators.aggregate.aggregates import Aggregate
 from holdfast.operators.aggregate.collected import START
 from holdfast.operators.aggregate.open import END
@@ -44,12 +44,7 @@ def check_delete(delete: str, taken: Iterable[str], *, emit: str, forgets: bool)
     InvalidPipeline
         If it emits each window once, or forgets keys; or the column is none.
     """
-    if not isinstance(delete, str) or not delete:
-        raise InvalidPipeline(
-            f"delete={delete!r} is not a column.",
-            why="it is the name of the Boolean column that is true for rows that no longer hold.",
-            do='write delete="is_deleted", or leave it out.',
-        )
+    check_delete_column(delete)
     if delete.lower() in {name.lower() for name in (*taken, START, END)}:
         raise InvalidPipeline(
             f"two columns of the output would be called {delete!r}.",

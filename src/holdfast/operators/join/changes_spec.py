@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidPipeline
 from holdfast.graph.building import require_columns
-from holdfast.graph.changes import RETRACTED, Changes
+from holdfast.graph.changes import RETRACTED, Changes, check_delete_column
 from holdfast.graph.nodes import Stream
 from holdfast.graph.shape import Shape
 from holdfast.operators.join.changes_step import ChangesJoinStep
@@ -153,12 +153,12 @@ def check_without_delete(left: Stream, right: Stream) -> None:
             )
 
 
-def delete_of(delete: object, by_time: Mapping[str, object]) -> str:
+def delete_of(delete: str, by_time: Mapping[str, object]) -> str:
     """Return ``delete=``, after checking that nothing is said that needs event time.
 
     Parameters
     ----------
-    delete : object
+    delete : str
         The argument.
     by_time : mapping of str to object
         Those that go by event time; None: it is not given.
@@ -168,12 +168,7 @@ def delete_of(delete: object, by_time: Mapping[str, object]) -> str:
     InvalidPipeline
         If it is no column, or one of these is given.
     """
-    if not isinstance(delete, str) or not delete:
-        raise InvalidPipeline(
-            f"delete={delete!r} is not a column.",
-            why="it is the name of the Boolean column that is true for rows that no longer hold.",
-            do='write delete="is_deleted", or leave it out.',
-        )
+    check_delete_column(delete)
     given = next((name for name, value in by_time.items() if value is not None), None)
     if given is not None:
         raise InvalidPipeline(

@@ -262,7 +262,6 @@ RAW_KEPT = 1000
 """Bytes that are kept of a record that is too long."""
 
 _READ = 1 << 23
-_NEWLINE = ord("\n")
 _NONE = np.zeros(0, np.int64)
 
 
@@ -394,8 +393,7 @@ class Cutter:
             return used, []
         starts = np.concatenate(([0], ends))
         ends = np.concatenate((ends, [used]))
-        lengths = ends - starts - (blocks.as_bytes(data)[np.maximum(ends - 1, 0)] == _NEWLINE)
-        is_long = lengths > self.longest
+        is_long = blocks.lengths(data, starts, ends) > self.longest
         if has_quotes and is_long.any():  # of a record on several lines, the first alone is refused
             return self._walked(data, is_last=is_last)
         return used, list(zip(starts[is_long].tolist(), ends[is_long].tolist(), strict=True))
