@@ -232,13 +232,15 @@ def test_workers_are_warmed_up_where_a_core_has_nothing_to_do(monkeypatch: pytes
     assert found == [True, True, False, False]
 
 
-def test_workers_keep_free_memory_for_a_while_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "MIMALLOC_PURGE_DELAY"
+@pytest.mark.parametrize(("name", "value"), [("MIMALLOC_PURGE_DELAY", "1000"), ("MIMALLOC_ALLOW_THP", "0")])
+def test_the_allocator_of_workers_is_set_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
     monkeypatch.delenv(name, raising=False)
     with jvm.environment_of_workers(is_local=True):
-        assert os.environ[name] == "1000"
+        assert os.environ[name] == value
     assert name not in os.environ
-    monkeypatch.setenv(name, "0")
+    monkeypatch.setenv(name, "7")
     with jvm.environment_of_workers(is_local=True):
-        assert os.environ[name] == "0"
-    assert os.environ[name] == "0"
+        assert os.environ[name] == "7"
+    assert os.environ[name] == "7"
