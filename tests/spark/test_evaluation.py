@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.config import Settings
 from holdfast.connectors import memory
+from holdfast.errors import present
 from holdfast.ports import Span
 from holdfast.spark.evaluation import (
     NO_EPOCH,
@@ -26,7 +27,7 @@ from holdfast.spark.evaluation import (
     SpansOfEpoch,
     SpanTask,
 )
-from holdfast.spark.staging import ANSWERS, TaskStaging
+from holdfast.spark.staging import TaskStaging
 
 pytestmark = pytest.mark.spark
 
@@ -170,60 +171,72 @@ def test_a_run_may_change_the_way_at_any_restart(tmp_path: Path, spark: SparkSes
         assert sorted(memory.rows("changing")["id"].to_pylist()) == expected
 
 
-ANSWER = pa.schema(
-    [pa.field(field.name, pa.int64() if field.name == "row_count" else pa.string()) for field in ANSWERS]
-)
-
-
 @dataclass(frozen=True)
 class Telling(SpanTask):
     """A task that answers with its epoch, its span, and where it has them from."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, shares: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
         given = self.of_epoch()
-        for number in [number for batch in batches for number in batch.column(0).to_pylist()]:
-            name, span = given.spans[number]
-            from_whom = "plan" if self.spans is not None else "job"
+        context = present(TaskContext.get(), "")
+        for name, span in given.shared(shares):
+            from_whom = "task" if self.spans is not None else "job"
             answer = {"sink": name, "name": str(span.value)[:9], "row_count": given.epoch, "reference": from_whom}
-            yield pa.RecordBatch.from_pylist([{**answer, "report": repr(self.timestamps)}], ANSWER)
+            yield {**answer, "report": repr(self.timestamps), "task": context.partitionId()}
 
 
-def test_epochs_that_differ_in_their_spans_are_planned_once(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    planned: list[int] = []
-    plan = SpanJobs._plan
-    monkeypatch.setattr(SpanJobs, "_plan", lambda jobs, task, count: planned.append(count) or plan(jobs, task, count))
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Of each job that was not as one before it, how many tasks it has."""
+    counts: list[int] = []
+    tasks = SpanJobs._tasks
+    monkeypatch.setattr(SpanJobs, "_tasks", lambda jobs, task, count: counts.append(count) or tasks(jobs, task, count))
+    return counts
+
+
+def answers(jobs: SpanJobs, task: SpanTask, epoch: int, *values: str) -> list[tuple[Any, ...]]:
+    spans = SpansOfEpoch(epoch, tuple(("rows", Span(value)) for value in values))
+    return sorted(tuple(row.values())[:5] for row in jobs.run(task, spans))
+
+
+def test_epochs_that_differ_in_their_spans_are_prepared_once(spark: SparkSession, prepared: list[int]) -> None:
     timestamps: dict[str, str | None] = {"rows": "at"}
     task = Telling(TaskStaging("rides", 1, NO_EPOCH, {}), cast("Any", None), {}, timestamps)
-    jobs = SpanJobs(spark)
-
-    def answers(epoch: int, *values: str) -> list[tuple[Any, ...]]:
-        spans = SpansOfEpoch(epoch, tuple(("rows", Span(value)) for value in values))
-        return sorted(tuple(row) for row in jobs.run(task, spans))
-
+    jobs = SpanJobs(spark, 2)
     known = repr(timestamps)
-    assert answers(1, "a", "b") == [("rows", "a", 1, "job", known), ("rows", "b", 1, "job", known)]
-    assert answers(2, "c", "d") == [("rows", "c", 2, "job", known), ("rows", "d", 2, "job", known)]
-    assert planned == [2], "the same plan"
-    assert answers(3, "e") == [("rows", "e", 3, "job", known)]
-    assert planned == [2, 1], "as many tasks as spans"
-    assert len(answers(3, "e", "f")) == 2
-    assert planned == [2, 1], "the other plan is still there"
+    assert answers(jobs, task, 1, "a", "b") == [("rows", "a", 1, "job", known), ("rows", "b", 1, "job", known)]
+    assert answers(jobs, task, 2, "c", "d") == [("rows", "c", 2, "job", known), ("rows", "d", 2, "job", known)]
+    assert prepared == [2], "the same tasks"
+    assert answers(jobs, task, 3, "e") == [("rows", "e", 3, "job", known)]
+    assert prepared == [2, 1], "no task without a span"
+    assert len(answers(jobs, task, 3, "e", "f")) == 2
+    assert prepared == [2, 1], "the other ones are still there"
     timestamps["more"] = "then"  # in place: the task is equal to what it was
-    assert answers(4, "f") == [("rows", "f", 4, "job", repr(timestamps))]
-    assert planned == [2, 1, 1]
-    assert answers(5, "x" * SPANS_TEXT_MAX) == [("rows", "x" * 9, 5, "plan", repr(timestamps))]
+    assert answers(jobs, task, 4, "f") == [("rows", "f", 4, "job", repr(timestamps))]
+    assert prepared == [2, 1, 1]
+    assert answers(jobs, task, 5, "x" * SPANS_TEXT_MAX) == [("rows", "x" * 9, 5, "task", repr(timestamps))]
     assert spark.sparkContext.getLocalProperty(SPANS_PROPERTY) is None
 
 
-def test_a_run_that_stages_its_epochs_plans_them_once(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_an_epoch_has_a_task_for_each_core_and_all_of_its_spans(spark: SparkSession, prepared: list[int]) -> None:
+    task = Telling(TaskStaging("rides", 1, NO_EPOCH, {}), cast("Any", None), {}, {})
+    jobs = SpanJobs(spark, 2)
+    rows = jobs.run(task, SpansOfEpoch(1, tuple(("rows", Span(value)) for value in "abcde")))
+    assert prepared == [2]
+    assert sorted((row["name"], row["task"]) for row in rows) == [("a", 0), ("b", 1), ("c", 0), ("d", 1), ("e", 0)]
+
+
+def test_first_epochs_start_the_workers_that_later_ones_need(spark: SparkSession, prepared: list[int]) -> None:
+    task = Telling(TaskStaging("rides", 1, NO_EPOCH, {}), cast("Any", None), {}, {})
+    jobs = SpanJobs(spark, 6)
+    for count in (1, 1, 2, 5, 4, 2):
+        assert len(answers(jobs, task, 1, *"abcde"[:count])) == count
+    assert prepared == [2, 1, 6, 4], "twice as many as spans, where there were never as many"
+
+
+def test_a_run_that_stages_its_epochs_prepares_them_once(
+    tmp_path: Path, spark: SparkSession, prepared: list[int]
 ) -> None:
     write_input(tmp_path / "in")
-    planned: list[int] = []
-    plan = SpanJobs._plan
-    monkeypatch.setattr(SpanJobs, "_plan", lambda jobs, task, count: planned.append(count) or plan(jobs, task, count))
     run = pipeline_of(tmp_path / "in", "once_", with_user_code=True).run(
         checkpoint=str(tmp_path / "checkpoint"),
         trigger=hf.available_now(),
@@ -231,4 +244,4 @@ def test_a_run_that_stages_its_epochs_plans_them_once(
         settings=Settings(carry_max="0 B"),
     )
     assert run.status().sources[0].rows == 303
-    assert planned == [1], "three epochs of a file each"
+    assert prepared == [2, 1], "three epochs of a file each, the first of them with a task that starts a worker"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from holdfast.plan.program import Program
 from holdfast.spark.launch.warm_workers import warm_workers
 
 pytestmark = pytest.mark.spark
@@ -20,10 +21,11 @@ def ended() -> None:
             thread.join()
 
 
-def test_it_runs_one_job_in_as_many_tasks_as_run_at_a_time(spark: SparkSession) -> None:
+@pytest.mark.parametrize("program", [None, cast("Program", "a program")], ids=["spark's plan", "a program"])
+def test_it_runs_one_job_in_as_many_tasks_as_run_at_a_time(spark: SparkSession, program: Program | None) -> None:
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
-    warm_workers(spark, 2)
+    warm_workers(spark, 2, program)
     ended()
     (job,) = set(tracker.getJobIdsForGroup()) - before
     info = tracker.getJobInfo(job)
@@ -37,6 +39,6 @@ def test_it_runs_one_job_in_as_many_tasks_as_run_at_a_time(spark: SparkSession) 
 def test_a_job_that_fails_is_the_first_epochs_business(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="holdfast.run")
     gone: Any = SimpleNamespace()  # not even a session
-    warm_workers(gone, 2)
+    warm_workers(gone, 2, None)
     ended()
     assert "not warmed up" in caplog.text

@@ -7,13 +7,13 @@ read.  The contents of an epoch are the same: everything between Spark's logged 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark import RDD, TaskContext
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.checkpoint import spark_log
 from holdfast.connectors.reading.wrapped import of_columns
@@ -300,7 +300,7 @@ class ColumnarEvaluation:
         sources: SourcesHere,
         here: Here[tuple[Mapping[str, pa.Table], EpochReport]] | None,
     ) -> None:
-        self._jobs = SpanJobs(session)
+        self._jobs = SpanJobs(session, parallelism)
         self._program = program
         self._readers = readers
         self._parallelism = parallelism
@@ -316,7 +316,7 @@ class ColumnarEvaluation:
         return Evaluated({sink: (Carried(table),) for sink, table in tables.items()}, report)
 
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
-        """Run one job with a task for each span."""
+        """Run one job with at most a task for each core."""
         spans = tuple(self._sources.spans(start, end, self._parallelism))
         if not spans:
             return Evaluated(dict.fromkeys(staging.writers, ()), EpochReport())
@@ -332,10 +332,10 @@ NB "secret": an event log of Spark shows properties, but those that are called s
 """
 
 NO_EPOCH = -1
-"""Stands in a plan for what the property of its job says."""
+"""Stands in a task for what the property of its job says."""
 
 SPANS_TEXT_MAX = 2**16
-"""Longer ones are part of the plan: each task gets the properties of its job."""
+"""Longer ones are part of the pickled task: each task gets the properties of its job."""
 
 
 def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
@@ -345,10 +345,14 @@ def timestamps_of(readers: Mapping[str, Reader]) -> dict[str, str | None]:
 
 @dataclass(frozen=True)
 class SpansOfEpoch:
-    """What the tasks of a staged epoch read: task ``n`` reads span ``n``."""
+    """What the tasks of a staged epoch read: task ``n`` of ``m`` reads each ``m``-th span from span ``n`` on."""
 
     epoch: int
     spans: tuple[tuple[str, Span], ...]
+
+    def shared(self, shares: Iterable[tuple[int, int]]) -> list[tuple[str, Span]]:
+        """Return what a task reads, by its number and how many there are."""
+        return [span for number, count in shares for span in self.spans[number::count]]
 
     def to_text(self) -> str:
         """Return it as a property of a job."""
@@ -357,7 +361,7 @@ class SpansOfEpoch:
 
 @dataclass(frozen=True)
 class SpanTask:
-    """The tasks of a staged epoch.  Picklable; called by ``mapInArrow``."""
+    """The tasks of a staged epoch.  Picklable; ``mapPartitions`` calls one with its number, and how many there are."""
 
     staging: TaskStaging
     program: Program
@@ -366,16 +370,15 @@ class SpanTask:
     spans: SpansOfEpoch | None = None
     """None: a property of the job has them."""
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, shares: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
         """Read, compute and stage; yield the handles and the report."""
         counts = Counts(self.timestamps, taps=Taps(self.staging.wish))
-        numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         counts.laps.to(OTHER)
         with crossing():
             given = self.of_epoch()
-            staging, spans = replace(self.staging, epoch=given.epoch), [given.spans[number] for number in numbers]
-            yield staging.stage(self._rows(spans, counts), counts.laps, counts.taps)
-        yield answer_of(replace(counts.report(), waves={HERE: counts.laps.take()}))
+            staging, spans = replace(self.staging, epoch=given.epoch), given.shared(shares)
+            yield from staging.stage(self._rows(spans, counts), counts.laps, counts.taps).to_pylist()
+        yield from answer_of(replace(counts.report(), waves={HERE: counts.laps.take()})).to_pylist()
 
     def of_epoch(self) -> SpansOfEpoch:
         """Return the epoch and its spans, in a task."""
@@ -396,39 +399,52 @@ class SpanTask:
 
 
 class SpanJobs:
-    """Runs a job for each staged epoch, by the plan of an earlier one of as many spans unless the task is another.
+    """Runs a job for each staged epoch, as the job of an earlier one of as many tasks unless the task is another.
 
-    What Spark does with a plan before its job, analysis, planning and its own listeners, takes as long as the job of a
-    small epoch.
+    As an RDD: what Spark does with a plan beside its job, for its listeners and its Arrow streams, takes as long as the
+    job of a small epoch.  At most a task for each core, with several spans: between two tasks a worker waits for the
+    JVM.  And the first jobs have tasks without spans, which start the workers that a larger epoch needs.
 
     Parameters
     ----------
     session : SparkSession
-        Plans and runs them.
+        Runs them.
+    parallelism : int
+        Tasks that can run at a time.
     """
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, parallelism: int) -> None:
         self._session = session
+        self._parallelism = parallelism
+        self._workers = 0
         self._task = b""
-        self._plans: dict[int, DataFrame] = {}
+        self._prepared: dict[int, RDD[dict[str, Any]]] = {}
 
-    def run(self, task: SpanTask, spans: SpansOfEpoch) -> list[Row]:
-        """Return what a task for each span answers."""
-        count, text = len(spans.spans), spans.to_text()
+    def run(self, task: SpanTask, spans: SpansOfEpoch) -> list[dict[str, Any]]:
+        """Return what the tasks answer."""
+        count, text = self._task_count(len(spans.spans)), spans.to_text()
         if len(text) > SPANS_TEXT_MAX:
-            return list(self._plan(replace(task, spans=spans), count).collect())
+            return list(self._tasks(replace(task, spans=spans), count).collect())
         # By its bytes: what a sink's factory is made of may have changed in place.
         if (data := private.pickled(task)) != self._task:
-            self._task, self._plans = data, {}
-        plan = self._plans.get(count)
-        if plan is None:
-            plan = self._plans[count] = self._plan(task, count)
+            self._task, self._prepared = data, {}
+        prepared = self._prepared.get(count)
+        if prepared is None:
+            prepared = self._prepared[count] = self._tasks(task, count)
         context = self._session.sparkContext
         context.setLocalProperty(SPANS_PROPERTY, text)
         try:
-            return list(plan.collect())
+            return list(prepared.collect())
         finally:
             context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
 
-    def _plan(self, task: SpanTask, count: int) -> DataFrame:
-        return self._session.range(0, count, 1, count).mapInArrow(task, ANSWERS)
+    def _task_count(self, span_count: int) -> int:
+        """Return how many tasks an epoch has; more than it needs where none had as many before."""
+        count = min(span_count, self._parallelism)
+        if count > self._workers:
+            self._workers = count = min(2 * count, self._parallelism)
+        return count
+
+    def _tasks(self, task: SpanTask, count: int) -> RDD[dict[str, Any]]:
+        shares = [(number, count) for number in range(count)]
+        return self._session.sparkContext.parallelize(shares, count).mapPartitions(task)

@@ -218,7 +218,7 @@ def context_of(
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
-        warm_workers(session, parallelism)
+        warm_workers(session, parallelism, program)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = directory_of(pipeline, store, directory, division, misplaced)
     log_change(chosen)

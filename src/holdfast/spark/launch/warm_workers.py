@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+
+from holdfast.plan.program import Program
 
 log = logging.getLogger("holdfast.run")
 
@@ -22,7 +25,7 @@ def has_idle_core() -> bool:
     return os.getloadavg()[0] < (os.cpu_count() or 1)
 
 
-def warm_workers(session: SparkSession, parallelism: int) -> None:
+def warm_workers(session: SparkSession, parallelism: int, program: Program | None) -> None:
     """Run a job of nothing in the background, in as many Python workers as tasks can run at a time.
 
     Parameters
@@ -31,15 +34,25 @@ def warm_workers(session: SparkSession, parallelism: int) -> None:
         Of the run.
     parallelism : int
         Tasks that can run at a time.
+    program : Program, optional
+        What they will run: they import what it needs.  Spark has other workers for a program than for its own plans.
     """
 
     def run() -> None:
         try:
-            session.range(0, parallelism, 1, parallelism).mapInArrow(_nothing, "nothing BIGINT").collect()
+            if program is not None:
+                tasks = session.sparkContext.parallelize(range(parallelism), parallelism)
+                tasks.mapPartitions(partial(_nothing_of, program)).collect()
+            else:
+                session.range(0, parallelism, 1, parallelism).mapInArrow(_nothing, "nothing BIGINT").collect()
         except Exception as error:  # whatever it is, the first epoch meets it too, and says so
             log.debug("Spark's workers are not warmed up: %s", error)
 
     threading.Thread(target=run, name="holdfast-warm-workers", daemon=True).start()
+
+
+def _nothing_of(program: Program, numbers: Iterable[int]) -> Iterable[int]:
+    return ()
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
