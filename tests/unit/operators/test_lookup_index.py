@@ -15,6 +15,7 @@ from tests.everyday import examples
 KINDS = {
     pa.int64(): st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)]),
     pa.int8(): st.integers(-3, 3),
+    pa.int32(): st.integers(5, 12) | st.sampled_from([2**31 - 1]),  # a range of which some are missing; or far from it
     pa.string(): st.text("ab", max_size=2),
     pa.binary(): st.binary(max_size=1),
     pa.date32(): st.dates(datetime.date(2020, 1, 1), datetime.date(2020, 1, 4)),

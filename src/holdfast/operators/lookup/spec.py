@@ -251,6 +251,8 @@ class Index:
         order = valid[np.argsort(numbers[valid], kind="stable")]
         self._rows = order
         self._sorted = numbers[order]
+        self._distinct, self._first, self._count = np.unique(self._sorted, return_index=True, return_counts=True)
+        self._places = _places_in_range(self._distinct)
 
     def pairs(self, keys: Sequence[pa.Array]) -> tuple[Ints, Ints]:
         """Return every pair of a row with one of the given keys and a row of the table that has the same.
@@ -266,13 +268,13 @@ class Index:
             Rows of ``keys``, ascending; for each a row of the table, for one row of ``keys`` ascending.
         """
         numbers, is_whole = _numbers(keys)
-        first = np.searchsorted(self._sorted, numbers, side="left")
-        after = np.searchsorted(self._sorted, numbers, side="right")
-        counts = np.where(is_whole, after - first, 0)
-        rows = np.repeat(np.arange(len(numbers), dtype=np.int64), counts)
-        starts = np.cumsum(counts) - counts
-        places = np.arange(len(rows), dtype=np.int64) - np.repeat(starts - first, counts)
-        found = self._rows[places]
+        rows, places = self._search(numbers, is_whole)
+        first, counts = self._first[places], self._count[places]
+        if len(self._distinct) < len(self._sorted):
+            starts = np.cumsum(counts) - counts
+            rows = np.repeat(rows, counts)
+            first = np.arange(len(rows), dtype=np.int64) - np.repeat(starts - first, counts)
+        found = self._rows[first]
         if not len(rows) or (len(self._keys) == 1 and _is_exact(self._keys[0].type)):
             return rows, found
         equal = np.ones(len(rows), bool)
@@ -280,6 +282,20 @@ class Index:
             same = pc.equal(theirs.take(pa.array(rows)), ours.take(pa.array(found)))
             equal &= np.asarray(same.fill_null(False))
         return (rows, found) if equal.all() else (rows[equal], found[equal])
+
+    def _search(self, numbers: npt.NDArray[np.uint64], is_whole: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """Return which rows have a number of the table, and its place among the distinct ones."""
+        if not len(self._distinct):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        if self._places is not None:  # a subtraction that wraps around is beyond the range, too
+            offsets = numbers - self._distinct[0]
+            is_inside = offsets < len(self._places)
+            places = self._places[np.where(is_inside, offsets, 0)]
+            is_known = is_inside & (places >= 0) & is_whole
+        else:
+            places = np.minimum(np.searchsorted(self._distinct, numbers), len(self._distinct) - 1)
+            is_known = (self._distinct[places] == numbers) & is_whole
+        return (np.arange(len(numbers)), places) if is_known.all() else (np.flatnonzero(is_known), places[is_known])
 
     def repeated(self) -> Ints:
         """Return the rows of the table whose key an earlier row has, too, ascending."""
@@ -289,6 +305,19 @@ class Index:
         wanted = np.unique(np.concatenate([self._rows[again], self._rows[again + 1]]))
         rows, found = self.pairs([column.take(pa.array(wanted)) for column in self._keys])
         return np.unique(wanted[rows][found < wanted[rows]])
+
+
+_SPREAD = 4
+"""How many numbers a range may have for each that is there, so that a key is found by its place, without a search."""
+
+
+def _places_in_range(distinct: npt.NDArray[np.uint64]) -> Ints | None:
+    """Return the place of each number from the least to the greatest, -1 where one is missing; None: most are."""
+    if not len(distinct) or int(distinct[-1]) - int(distinct[0]) >= _SPREAD * len(distinct) + 64:
+        return None
+    places = np.full(int(distinct[-1] - distinct[0]) + 1, -1, np.int64)
+    places[distinct - distinct[0]] = np.arange(len(distinct))
+    return places
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:
