@@ -178,7 +178,7 @@ class Telling(SpanTask):
     def __call__(self, shares: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
         given = self.of_epoch()
         context = present(TaskContext.get(), "")
-        for name, span in given.shared(shares):
+        for name, span in given.spans_of(shares):
             from_whom = "task" if self.spans is not None else "job"
             answer = {"sink": name, "name": str(span.value)[:9], "row_count": given.epoch, "reference": from_whom}
             yield {**answer, "report": repr(self.timestamps), "task": context.partitionId()}

@@ -21,6 +21,36 @@ _STRING, _BOOL, _INT = pa.string(), pa.bool_(), pa.int32()
 
 
 @dataclass(frozen=True)
+class SplitText:
+    """A text cut at a separator: what parts of it are taken from; null where the text is."""
+
+    of: Expression
+    separator: str
+    limit: int
+    """How many cuts there are at most; -1: as many as there are separators."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """A list of texts."""
+        return pa.list_(_STRING)
+
+    @property
+    def nullable(self) -> bool:
+        """Whether the text is."""
+        return self.of.nullable
+
+    @property
+    def can_raise(self) -> bool:
+        """False: of what can raise, no function is taken."""
+        return False
+
+    def compute(self, batch: pa.RecordBatch) -> Any:
+        """Return the lists of parts."""
+        most = None if self.limit < 0 else self.limit
+        return pc.split_pattern(self.of.compute(batch), self.separator, max_splits=most)
+
+
+@dataclass(frozen=True)
 class FunctionCall:
     """A function of one value and literals; null where the value is."""
 
@@ -78,19 +108,17 @@ def _item(lists: Any, index: int) -> Any:
     return lists.values.take(pc.if_else(is_there, places, pa.scalar(None, _INT)))
 
 
-def _split_part(texts: Any, separator: str, number: int) -> Any:
-    if number < 0:
-        return _or_empty(_item(pc.split_pattern(texts, separator), number), texts)
-    return _or_empty(_item(pc.split_pattern(texts, separator, max_splits=number), number - 1), texts)
+def _split_part(parts: Any, number: int) -> Any:
+    return _or_empty(_item(parts, number if number < 0 else number - 1), parts)
 
 
-def _or_empty(found: Any, texts: Any) -> Any:
-    return pc.if_else(pc.is_valid(texts), pc.fill_null(found, ""), pa.scalar(None, _STRING))
+def _or_empty(found: Any, of: Any) -> Any:
+    return pc.if_else(pc.is_valid(of), pc.fill_null(found, ""), pa.scalar(None, _STRING))
 
 
-def _item_of_split(texts: Any, separator: str, index: int) -> Any:
-    found = _item(pc.split_pattern(texts, separator, max_splits=index + 1), index)
-    if found.null_count > texts.null_count:
+def _item_of_split(parts: Any, index: int) -> Any:
+    found = _item(parts, index)
+    if found.null_count > parts.null_count:
         raise Fault("INVALID_ARRAY_INDEX")
     return found
 
@@ -179,7 +207,7 @@ _FUNCTIONS = {
     "ltrim": _Function(_STRING, _STRING, lambda texts: pc.utf8_ltrim(texts, characters=" ")),
     "rtrim": _Function(_STRING, _STRING, lambda texts: pc.utf8_rtrim(texts, characters=" ")),
     "replace": _Function(_STRING, _STRING, pc.replace_substring),
-    "split_part": _Function(_STRING, _STRING, _split_part),
+    "split_part": _Function(_STRING, _STRING, _split_part),  # of its parts, here and in the next one
     "item of split": _Function(_STRING, _STRING, _item_of_split),
     "regexp_extract": _Function(_STRING, _STRING, _regexp_extract),
     "rlike": _Function(_STRING, _BOOL, pc.match_substring_regex),
@@ -228,9 +256,9 @@ def call_of(function: str, of: Expression, literals: tuple[Any, ...]) -> Functio
         case (("startswith" | "endswith" | "contains" | "like"), (str(),)):
             pass
         case "split_part", (str() as separator, int() as number) if separator and number:
-            pass
-        case "item of split", (str() as separator, int()) if _NO_PATTERN.fullmatch(separator):
-            pass
+            return FunctionCall(function, SplitText(of, separator, max(number, -1)), (number,))
+        case "item of split", (str() as separator, int() as index) if _NO_PATTERN.fullmatch(separator):
+            return FunctionCall(function, SplitText(of, separator, index + 1), (index,))
         case "regexp_extract", (str() as pattern, *rest):
             group = rest[0] if rest else 1
             text = regex.for_re2(pattern, group) if len(rest) < 2 and isinstance(group, int) and group >= 0 else None

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from holdfast.capabilities import offers
 from holdfast.expressions.logic import Columnar
+from holdfast.expressions.shared import Common
 from holdfast.plan.batches import BatchFunction
 from holdfast.plan.counts import Counts
 from holdfast.plan.laps import OTHER, Laps
@@ -185,6 +186,12 @@ class Keep:
     """Keep the rows for which a condition is true; false and null drop a row."""
 
     condition: Columnar
+    common: Common
+
+    @classmethod
+    def of(cls, condition: Columnar) -> Keep:
+        """Return the operation for a condition."""
+        return cls(condition, Common.of(condition))
 
     def reads(self, wanted: frozenset[str]) -> frozenset[str]:
         """Return the columns that it uses, of which some are wanted."""
@@ -192,33 +199,49 @@ class Keep:
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        return _choose(inputs[0], self.condition.evaluate)
+        return _choose(inputs[0], lambda batch: self.common.evaluate(batch)[0])
 
 
 @dataclass(frozen=True)
 class Verify:
     """Count the rows for which a condition is not true, and pass them on, or drop them."""
 
-    condition: Columnar
+    keep: Keep
     drops: bool
 
     def reads(self, wanted: frozenset[str]) -> frozenset[str]:
         """Return the columns that it uses, of which some are wanted."""
-        return wanted | self.condition.reads
+        return self.keep.reads(wanted)
 
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
-        good = _choose(inputs[0], self.condition.evaluate)
+        good = self.keep.apply(inputs)
         failed = _rows(*inputs) - good.due
         return Made(good.batches, good.due, failed) if self.drops else Made(inputs[0], _rows(*inputs), failed)
 
 
 @dataclass(frozen=True)
 class Compute:
-    """Compute columns."""
+    """Compute columns.
+
+    Parameters
+    ----------
+    items : tuple of Columnar
+        The columns.
+    common : Common
+        The same, with what they share taken out.
+    schema : pyarrow.Schema
+        What they are.
+    """
 
     items: tuple[Columnar, ...]
+    common: Common
     schema: pa.Schema
+
+    @classmethod
+    def of(cls, items: Sequence[Columnar], schema: pa.Schema) -> Compute:
+        """Return the operation that computes such columns."""
+        return cls(tuple(items), Common.of(*items), schema)
 
     def reads(self, wanted: frozenset[str]) -> frozenset[str]:
         """Return the columns that it uses: all are computed, wanted or not; what is passed on is used where it is."""
@@ -229,7 +252,7 @@ class Compute:
     def apply(self, inputs: Sequence[Batches]) -> Made:
         """Return the step's output."""
         made = [
-            pa.RecordBatch.from_arrays([item.evaluate(batch) for item in self.items], schema=self.schema)
+            pa.RecordBatch.from_arrays(self.common.evaluate(batch), schema=self.schema)
             for batch in inputs[0]
             if batch.num_rows
         ]

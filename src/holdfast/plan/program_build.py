@@ -235,13 +235,13 @@ def _kept(condition: str, before: Before) -> tuple[Keep, pa.Schema, Evaluations]
     test = columnar(condition, before.schema)
     if test is None or test.type != pa.bool_() or (after := after_filter(before.evaluations, test)) is None:
         return None
-    return Keep(test), before.schema, after
+    return Keep.of(test), before.schema, after
 
 
 def _verify(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
     spec: Any = node.spec
     kept = _kept(spec.condition, inputs[0])
-    return None if kept is None else (Verify(kept[0].condition, spec.drops), *kept[1:])
+    return None if kept is None else (Verify(kept[0], spec.drops), *kept[1:])
 
 
 def _compute(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:
@@ -255,7 +255,7 @@ def _choose(builder: Builder, chosen: Sequence[tuple[str, Columnar]], before: Be
     if after is None:
         return None
     output = builder.normal(pa.schema([pa.field(name, item.type, item.nullable) for name, item in chosen]))
-    return Compute(tuple(item for _, item in chosen), output), output, after
+    return Compute.of([item for _, item in chosen], output), output, after
 
 
 def _query(builder: Builder, node: Node, inputs: Sequence[Before]) -> Made | None:

@@ -350,7 +350,7 @@ class SpansOfEpoch:
     epoch: int
     spans: tuple[tuple[str, Span], ...]
 
-    def shared(self, shares: Iterable[tuple[int, int]]) -> list[tuple[str, Span]]:
+    def spans_of(self, shares: Iterable[tuple[int, int]]) -> list[tuple[str, Span]]:
         """Return what a task reads, by its number and how many there are."""
         return [span for number, count in shares for span in self.spans[number::count]]
 
@@ -376,7 +376,7 @@ class SpanTask:
         counts.laps.to(OTHER)
         with crossing():
             given = self.of_epoch()
-            staging, spans = replace(self.staging, epoch=given.epoch), given.shared(shares)
+            staging, spans = replace(self.staging, epoch=given.epoch), given.spans_of(shares)
             yield from staging.stage(self._rows(spans, counts), counts.laps, counts.taps).to_pylist()
         yield from answer_of(replace(counts.report(), waves={HERE: counts.laps.take()})).to_pylist()
 
