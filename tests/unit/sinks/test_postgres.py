@@ -8,7 +8,8 @@ import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
+from decimal import Context, Decimal
+from random import Random
 from typing import Any
 
 import psycopg
@@ -218,7 +219,7 @@ def test_csv_keeps_what_binary_keeps(postgres_plain: str) -> None:
     columns = [values for values, declared, _ in TYPES if not declared.startswith("numeric")]
     arrays = {f"c{number}": values.slice(0, 2) for number, values in enumerate(columns)}
     binary = pa.table(arrays)
-    csv = binary.append_column("forced", pa.array([Decimal("1.5"), None], pa.decimal128(5, 1)))
+    csv = binary.append_column("forced", pa.array([2**64 - 1, None], pa.uint64()))
     with opened(postgres_plain, binary.schema, table="by_binary") as sink:
         publish(sink, 1, binary)
     with opened(postgres_plain, csv.schema, generation=2, table="by_csv") as sink:
@@ -230,8 +231,34 @@ def test_csv_keeps_what_binary_keeps(postgres_plain: str) -> None:
     assert by_binary == by_csv
 
 
+DECIMALS = ["0", "1", "-1", "0.001", "-0.100", "9999", "10000", "99999999", "-100000000", "0.00010001", "123456.789"]
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale"), [(38, 0), (38, 38), (38, 8), (23, 3), (19, 1), (10, 2), (9, 5), (4, 4)]
+)
+def test_decimals_are_kept_digit_by_digit(postgres_plain: str, precision: int, scale: int) -> None:
+    """In binary form; as texts, so that trailing zeros count, too."""
+    random = Random(precision * 100 + scale)
+    most = 10**precision - 1
+    whole = [random.randrange(10**digits) for digits in range(1, precision + 1) for _ in range(3)]
+    unscaled = [0, 1, most, most - 1, *whole, *(10**digits for digits in range(precision))]
+    numbers = [Decimal(value * sign).scaleb(-scale, Context(prec=60)) for value in unscaled for sign in (1, -1)]
+    numbers += [
+        number
+        for text in DECIMALS
+        if (number := Decimal(text)).adjusted() < precision - scale and -number.as_tuple().exponent <= scale
+    ]
+    values = pa.array([None, *numbers, None], pa.decimal128(precision, scale)).slice(1)
+    rows = typed(values)
+    with opened(postgres_plain, rows.schema) as sink:
+        publish(sink, 1, rows)
+    found = query(postgres_plain, "SELECT value::text FROM words ORDER BY place")
+    assert [text for (text,) in found] == [None if value is None else f"{value:f}" for value in values.to_pylist()]
+
+
 def test_a_single_null_column_is_not_lost_in_csv(postgres_plain: str) -> None:
-    rows = pa.table({"price": pa.array([None, Decimal("1.5"), None], pa.decimal128(5, 1))})
+    rows = pa.table({"price": pa.array([None, 2**64 - 1, None], pa.uint64())})
     with opened(postgres_plain, rows.schema) as sink:
         publish(sink, 1, rows)
     assert query(postgres_plain, "SELECT count(*), count(price) FROM words") == [(3, 1)]

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from holdfast.connectors.kit import sql
+from holdfast.connectors.postgres import numerics
 from holdfast.errors import BadRow
 
 CHUNK_BYTES = 4_000_000
@@ -85,6 +86,8 @@ def _has_binary_form(kind: pa.DataType, target: str) -> bool:
         return target == "bool"
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_duration(kind):
         return target in _WIRE
+    if pa.types.is_decimal(kind):
+        return target == "numeric" and numerics.has_digits(kind)
     if sql.is_nested(kind):
         return target in _TEXT_TARGETS or target == "jsonb"
     if is_text(kind):
@@ -173,6 +176,8 @@ def _fields(column: CopyColumn, values: pa.Array) -> list[pa.Array]:
         return [_fixed(values, pa.uint8(), ">u1")]
     if column.target in _WIRE:
         return [_fixed(values, _NUMBERS[column.target], _WIRE[column.target])]
+    if pa.types.is_decimal(values.type):
+        return [_with_nulls(_bytes(numerics.fields(values)), values)]
     if pa.types.is_integer(values.type):  # times: dates have 32 bits, all others 64
         return [_fixed(values, values.type, ">i4" if values.type.bit_width == 32 else ">i8")]
     if column.target == "jsonb":
@@ -187,8 +192,11 @@ def _fixed(values: pa.Array, kind: pa.DataType, wire: str) -> pa.Array:
     rows = np.empty(len(values), dtype=[("length", ">i4"), ("value", wire)])
     rows["length"] = np.dtype(wire).itemsize
     rows["value"] = numbers.to_numpy(zero_copy_only=False)
-    joined = _bytes(rows)
-    return pc.if_else(pc.is_valid(values), joined, _NULL) if values.null_count else joined
+    return _with_nulls(_bytes(rows), values)
+
+
+def _with_nulls(fields: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_valid(values), fields, _NULL) if values.null_count else fields
 
 
 def _bytes(rows: np.ndarray[tuple[int], np.dtype[np.void]]) -> pa.Array:
