@@ -137,6 +137,9 @@ def measure(options: argparse.Namespace, figures: Figures) -> dict[str, Any]:
         dsn = stack.enter_context(postgres_dsn()) if options.sink == POSTGRES else ""
         for query in queries:
             own = [side for side in sides if query in able[side]]
+            if not own:
+                print(f"{query}: none of {', '.join(sides)} can", flush=True)
+                continue
             before = figures.runs(options.sink, query, own, options.events) if options.more else {}
             earlier = {side: before.get(side, []) for side in own}
             by_query[query] = measured(query, earlier, inputs, options, dsn)
