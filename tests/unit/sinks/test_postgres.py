@@ -21,6 +21,7 @@ import holdfast.connectors.postgres.sink as sink_module
 import holdfast.connectors.postgres.staging as staging_module
 from holdfast import faults
 from holdfast.capabilities import offers
+from holdfast.connectors.postgres.copy import CopyColumn, copy_format
 from holdfast.connectors.postgres.ledger import PostgresLedger
 from holdfast.connectors.postgres.staging import GID_BYTES, Label
 from holdfast.errors import BadRow, Diverged, HoldfastError, InDoubt, InvalidPipeline, Unavailable
@@ -251,6 +252,7 @@ def test_decimals_are_kept_digit_by_digit(postgres_plain: str, precision: int, s
     ]
     values = pa.array([None, *numbers, None], pa.decimal128(precision, scale)).slice(1)
     rows = typed(values)
+    assert copy_format([CopyColumn("value", values.type, "numeric")]) == "binary"
     with opened(postgres_plain, rows.schema) as sink:
         publish(sink, 1, rows)
     found = query(postgres_plain, "SELECT value::text FROM words ORDER BY place")

@@ -48,7 +48,7 @@ TEMPORARY_FILES = "java.io.tmpdir"
 _ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000", "MIMALLOC_ALLOW_THP": "0"}
 """For the allocator of Arrow.  In milliseconds: a page that is free is used again by the next batch; given back after
 its default of 10, it comes back empty, and clearing pages is a tenth of the work of large state.  And pages of 4 KiB:
-the kernel clears 2 MiB for what may need little of it, which took a fourth of the time of such state."""
+the kernel clears 2 MiB for what may need little of it, which took more than a fourth of the time of such state."""
 
 WITHOUT_SIGNALS = 'trap "" INT TERM; exec "$@"'
 """A shell's script: its program is stopped by the driver alone, also where all processes of a run get a signal."""
