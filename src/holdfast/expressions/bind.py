@@ -322,19 +322,17 @@ def _case(tree: exp.Expression, schema: pa.Schema) -> Expression:
     only(tree, "ifs", "default")
     branches = tree.args["ifs"]
     default = tree.args.get("default") or exp.Null()
-    *thens, chosen = _one_type([*(branch.args["true"] for branch in branches), default], schema)
-    for branch, then in zip(reversed(branches), reversed(thens), strict=True):
+    values = _one_type([*(branch.args["true"] for branch in branches), default], schema)
+    for branch in branches:
         only(branch, "this", "true")
-        condition = _condition(branch.this, schema)
-        chosen = logic.Choice(condition, then, chosen)
-    return chosen
+    return logic.CaseWhen(tuple(_condition(branch.this, schema) for branch in branches), tuple(values))
 
 
 def _if(tree: exp.Expression, schema: pa.Schema) -> Expression:
     require(tree.args.get("false") is not None)
     condition = _condition(tree.this, schema)
-    then, otherwise = _one_type([tree.args["true"], tree.args["false"]], schema)
-    return logic.Choice(condition, then, otherwise)
+    values = _one_type([tree.args["true"], tree.args["false"]], schema)
+    return logic.CaseWhen((condition,), tuple(values))
 
 
 def _cast(tree: exp.Expression, schema: pa.Schema) -> Expression:

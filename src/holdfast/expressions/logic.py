@@ -5,7 +5,7 @@ An expression in the form that Arrow evaluates: what workers get of :mod:`holdfa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadRow
-from holdfast.expressions.kernels import FLOATS, Expression, Fault, Reference, references
+from holdfast.expressions.kernels import FLOATS, Expression, Fault, Member, Reference, references
 
 _PLAIN: dict[str, Callable[..., Any]] = {
     "=": pc.equal,
@@ -181,28 +181,63 @@ class Membership:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """IF: the first value where the condition is true, the second where it is false or null.  Nothing can raise."""
+class CaseWhen:
+    """CASE: the value of the first condition that is true, or the one after all conditions.  Nothing can raise.
 
-    condition: Expression
-    then: Expression
-    otherwise: Expression
+    A text that is computed is computed of its own rows alone: ``regexp_extract`` in ELSE not of those before it.
+    """
+
+    conditions: tuple[Expression, ...]
+    values: tuple[Expression, ...]
+    """One more than conditions, all of one type."""
     can_raise: bool = False
 
     @property
     def type(self) -> pa.DataType:
-        """The type of both values."""
-        return self.then.type
+        """The type of all values."""
+        return self.values[0].type
 
     @property
     def nullable(self) -> bool:
         """Whether a value is."""
-        return self.then.nullable or self.otherwise.nullable
+        return any(value.nullable for value in self.values)
 
     def compute(self, batch: pa.RecordBatch) -> Any:
         """Return the chosen values."""
-        condition = pc.fill_null(self.condition.compute(batch), False)
-        return pc.if_else(condition, self.then.compute(batch), self.otherwise.compute(batch))
+        chosen_by = [pc.fill_null(condition.compute(batch), False) for condition in self.conditions]
+        if any(map(_is_computed_text, self.values)):
+            return _put_together(batch, chosen_by, self.values)
+        return _first_true(chosen_by, [value.compute(batch) for value in self.values])
+
+
+def _is_computed_text(value: Expression) -> bool:
+    return value.type == pa.string() and not isinstance(value, Reference | Member) and bool(references(value))
+
+
+def _first_true(conditions: Sequence[Any], values: Sequence[Any]) -> Any:
+    *thens, chosen = values
+    for condition, then in zip(reversed(conditions), reversed(thens), strict=True):
+        chosen = pc.if_else(condition, then, chosen)
+    return chosen
+
+
+def _put_together(batch: pa.RecordBatch, conditions: Sequence[Any], values: Sequence[Expression]) -> Any:
+    """Return chosen values, each computed of the rows that it is chosen for."""
+    pieces: list[pa.Array] = []
+    places: list[Any] = []
+    """Of each row's value in the pieces, where it is that value."""
+    start, rest = 0, pa.repeat(pa.scalar(True), batch.num_rows)
+    for own, value in zip([*conditions, rest], values, strict=True):
+        if names := sorted(references(value)):
+            chosen = pc.and_(rest, own)
+            pieces.append(value.compute(batch.select(names).filter(chosen)))
+            places.append(pc.add(pc.cumulative_sum(chosen.cast(pa.int32())), pa.scalar(start - 1, pa.int32())))
+        else:
+            pieces.append(pa.repeat(value.compute(batch), 1))
+            places.append(pa.scalar(start, pa.int32()))
+        start += len(pieces[-1])
+        rest = pc.and_not(rest, own)
+    return pa.concat_arrays(pieces).take(_first_true(conditions, places))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What several expressions have in common, computed once for each batch.
 
 ``split_part(url, '/', 4)`` and ``split_part(url, '/', 5)`` cut one text; ``CASE WHEN lower(a) = ...``
-asks for one text twice.  Only parts that are no row's error are shared: they are computed of all rows anyway.
+asks for one text twice.  Only parts that are no row's error are shared: they are computed of all rows, also where
+CASE alone would compute them of some.
 
 References
 ----------

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from holdfast.errors import BadRow
 from holdfast.expressions.compile import columnar, columnar_items
+from holdfast.expressions.kernels import Constant, Reference
+from holdfast.expressions.logic import CaseWhen, Comparison
 
 _NAN = float("nan")
 _SCHEMA = pa.schema(
@@ -113,6 +117,44 @@ def test_a_condition_that_is_null_chooses_the_other_branch() -> None:
         "a",
         None,
     ]
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """A text that is computed, and notes of which rows."""
+
+    of: Reference
+    seen: list[list[str | None]]
+    type: pa.DataType
+    nullable: bool = True
+    can_raise: bool = False
+
+    def compute(self, batch: pa.RecordBatch) -> pa.Array:
+        texts = self.of.compute(batch)
+        self.seen.append(texts.to_pylist())
+        return pc.utf8_upper(texts)
+
+
+def test_a_computed_text_is_computed_of_its_own_rows_alone() -> None:
+    text = Reference("x", pa.string(), nullable=True)
+    first: list[list[str | None]] = []
+    last: list[list[str | None]] = []
+    conditions = tuple(Comparison("=", Reference("i", pa.int32(), nullable=True), _number(i)) for i in (1, 2, 3))
+    values = (Constant("one", pa.string()), _Noted(text, first, text.type), text, _Noted(text, last, text.type))
+    batch = _batch(i=[1, 0, None, 2, 0, 3, 1], x=["a", "b", None, "c", "d", "e", "f"])
+    chosen = CaseWhen(conditions, values).compute(batch)
+    assert chosen.to_pylist() == ["one", "B", None, "C", "D", "e", "one"]
+    assert (first, last) == ([["c"]], [["b", None, "d"]])
+
+
+def _number(value: int) -> Constant:
+    return Constant(value, pa.int32())
+
+
+@pytest.mark.parametrize("i", [[], [1], [1, 1], [2, None]], ids=["no row", "one", "the first", "the last"])
+def test_a_case_of_computed_texts_without_rows_of_a_kind(i: list[int | None]) -> None:
+    text = "CASE WHEN i = 1 THEN replace(x, 'a', 'b') WHEN i = 7 THEN NULL ELSE trim(x) END"
+    assert _values(text, i=i, x=[" a"] * len(i)) == [" b" if one == 1 else "a" for one in i]
 
 
 def test_nan_equals_nan_and_is_greater_than_every_number() -> None:
