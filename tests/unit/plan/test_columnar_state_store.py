@@ -164,6 +164,28 @@ def test_rows_that_only_come_are_written_once_while_parts_are_few(monkeypatch: p
     assert as_dict(load(cells, record, STEP, None)) == as_dict(state)
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_of_what_an_epoch_mostly_deletes_the_rest_is_written_whole(left: int) -> None:
+    """Nobody reads the parts before it then: not the next worker, nor a snapshot."""
+    cells, record, state = Cells(), Record(), tables.empty_state(STEP)
+    names = [f"k{number}" for number in range(1000)]
+    nothing = pa.table({"k": []}, schema=pa.schema([COUNTS.field("k")]))
+    for epoch in range(1, 6):
+        some = pa.table({"k": names, "n": [epoch] * 1000}, schema=COUNTS).slice(200 * (epoch - 1), 200)
+        changes = {"counts": Change(some, nothing)}
+        state = tables.apply_changes(state, STEP.tables, changes)
+        record = advance(cells, record, STEP.tables, changes, state, epoch)
+    before, cells.reads = record.size_bytes, 0
+    gone = pa.table({"k": names[left:]}, schema=nothing.schema)
+    changes = {"counts": Change(pa.table({"k": [], "n": []}, schema=COUNTS), gone)}
+    state = tables.apply_changes(state, STEP.tables, changes)
+    record = advance(cells, record, STEP.tables, changes, state, 6)
+    assert [part.is_base for part in record.parts] == [True]
+    assert cells.reads == 0
+    assert record.size_bytes < before / 4
+    assert as_dict(load(cells, record, STEP, None)) == dict.fromkeys(names[:left], 1)
+
+
 def test_rows_that_are_replaced_are_not_kept_twice_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     epochs = [counted(range(1000), at) for at in range(20)]
     cells, record, state, _ = stored_epochs(monkeypatch, epochs)

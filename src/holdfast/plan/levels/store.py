@@ -4,7 +4,8 @@ Under a bucket's key are stored a *record* (JSON) and *parts* (binary): one base
 deltas, each the changes of some epochs.  An epoch writes one delta.  A delta is merged with the one before
 it unless that is more than twice as large, and with the base once it has the base's size: so there are few parts, and
 a row is written anew about as often as the state has doublings, not in every epoch.  Large parts stay as they are while
-they are few and most of their rows are still those of the state: where rows only come, each is written once.
+they are few and most of their rows are still those of the state: where rows only come, each is written once.  Of which
+an epoch deletes at least half, as windows that close do, that is written whole: each row that goes pays for one.
 
 A worker caches the latest tables that it had of a bucket.  They are used only if the record's list of recent versions
 has their version with their *token*, a digest over all that was ever written, which a retried task, a replayed epoch
@@ -278,7 +279,10 @@ def advance(
     parts = list(record.parts)
     row_count = _rows_of(changes)
     # Decided by numbers that a replay finds again: a delta that is merged into the base is neither read nor written.
-    gone, is_base = _in_place_of(parts, len(data), is_wasteful=_is_wasteful(parts, row_count, state))
+    if sum(len(change.deletes) for change in changes.values()) >= sum(map(len, state.values())):
+        gone, is_base = parts, True
+    else:
+        gone, is_base = _in_place_of(parts, len(data), is_wasteful=_is_wasteful(parts, row_count, state))
     if is_base:
         data = tables.encode(state)
         row_count = sum(table.num_rows for table in state.values())
