@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import InvalidPipeline
-from holdfast.plan.chunks import label
+from holdfast.state.labels import label
 from tests.spark.counting import counting
 from tests.spark.running import MODES, arrive, reach, sqlite_rows
 

@@ -23,7 +23,7 @@ from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.pipeline import Pipeline
 from holdfast.plan import batches
 from holdfast.plan.audit import Audit, audit_of_program, audit_of_stages
-from holdfast.plan.chunks import Chunk, from_batch, label, reported
+from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import Counts, EpochReport, united
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.host import levels_of
@@ -38,6 +38,7 @@ from holdfast.ports import Source, Span
 from holdfast.state import tables
 from holdfast.state.bucket_report import BucketReport
 from holdfast.state.keyed import parted
+from holdfast.state.labels import label
 from holdfast.testing.given import DictionaryCells, Item, Stored, Time, ends_in, given_spec, ticks_of
 from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan, without_spark
 

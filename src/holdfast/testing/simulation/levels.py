@@ -31,7 +31,7 @@ from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.graph.graph import Graph
 from holdfast.plan.audit import Auditor, audit_of_stages
 from holdfast.plan.batches import forget
-from holdfast.plan.chunks import Chunk, from_batch, reported, spark_partition
+from holdfast.plan.chunks import Chunk, from_batch, reported
 from holdfast.plan.counts import Balances, EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
@@ -47,6 +47,7 @@ from holdfast.plan.program_build import as_it_is
 from holdfast.plan.report import Pace
 from holdfast.plan.stages import Stages
 from holdfast.ports import REJECT_COLUMN, REJECT_TYPE, SourceSpec
+from holdfast.state.labels import spark_partition
 from holdfast.testing.simulation.process import Process
 from holdfast.testing.simulation.rows import ROW_US, TaskRun
 from holdfast.testing.stand_in import FirstStage, StandIn, StandInPlan
