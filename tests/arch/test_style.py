@@ -101,7 +101,7 @@ def test_steps_and_levels_unite_tables_by_names():
 
 
 READ_PICKLES = {"pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.loads", "private.unpickled"}
-UNPICKLING = {"private", "reading", "catalyst", "evaluation", "probe_process", "kept_worker", "process"}
+UNPICKLING = {"private", "reading", "catalyst", "evaluation", "jobs", "probe_process", "kept_worker", "process"}
 """Of ``spark``: from a pipe, plan or job of the same run; of ``models``: from the pipe of who starts the process."""
 
 

@@ -174,13 +174,26 @@ def test_functions_of_another_environment_have_workers_of_their_own(spark: Spark
 
     schema, frame, found = "worker BIGINT, pool STRING", rows(spark), {}
     for pool in ("a", "b"):
-        with private.workers_apart(frame, "TEST_POOL", pool):
+        with private.workers_apart(frame.sparkSession.sparkContext, "TEST_POOL", pool):
             told = frame.mapInArrow(tell, schema)
         found[pool] = {(row.pool, row.worker) for row in told.collect()}
     assert "TEST_POOL" not in spark.sparkContext.environment
     assert {pool for of in found.values() for pool, _ in of} == {"a", "b"}
     workers = [{worker for _, worker in of} for of in found.values()]
     assert not workers[0] & workers[1]
+
+
+def test_functions_of_an_rdd_have_the_environment_of_when_it_is_asked_for_its_number(spark: SparkSession) -> None:
+    """``PipelinedRDD`` is made when it is first needed: a level's functions must have their workers by then."""
+    context = spark.sparkContext
+
+    def tell(_: Any) -> Iterator[str]:
+        yield os.environ.get("TEST_POOL", "")
+
+    with private.workers_apart(context, "TEST_POOL", "a"):
+        made, unmade = (context.parallelize([0], 1).mapPartitions(tell) for _ in range(2))
+        made.id()
+    assert (made.collect(), unmade.collect()) == (["a"], [""])
 
 
 def test_runs_that_start_at_once_take_turns_with_the_environment(spark: SparkSession) -> None:
@@ -190,12 +203,12 @@ def test_runs_that_start_at_once_take_turns_with_the_environment(spark: SparkSes
 
     def enter() -> None:
         asks.set()
-        with private.workers_apart(frame, "TEST_POOL", "b"):
+        with private.workers_apart(frame.sparkSession.sparkContext, "TEST_POOL", "b"):
             has_entered.set()
             seen["b"] = spark.sparkContext.environment["TEST_POOL"]
 
     other = threading.Thread(target=enter)
-    with private.workers_apart(frame, "TEST_POOL", "a"):
+    with private.workers_apart(frame.sparkSession.sparkContext, "TEST_POOL", "a"):
         other.start()
         assert asks.wait(60)
         assert not has_entered.wait(0.2)

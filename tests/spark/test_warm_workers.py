@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.plan.program import Program
 from holdfast.spark.launch.warm_workers import warm_workers
+from holdfast.spark.state.jobs import ReadTask
 
 pytestmark = pytest.mark.spark
 
@@ -21,11 +21,11 @@ def ended() -> None:
             thread.join()
 
 
-@pytest.mark.parametrize("program", [None, cast("Program", "a program")], ids=["spark's plan", "a program"])
-def test_it_runs_one_job_in_as_many_tasks_as_run_at_a_time(spark: SparkSession, program: Program | None) -> None:
+@pytest.mark.parametrize("task", [None, ReadTask, "a program"], ids=["spark's plan", "levels", "a program"])
+def test_it_runs_one_job_in_as_many_tasks_as_run_at_a_time(spark: SparkSession, task: object | None) -> None:
     tracker = spark.sparkContext.statusTracker()
     before = set(tracker.getJobIdsForGroup())
-    warm_workers(spark, 2, program)
+    warm_workers(spark, 2, task)
     ended()
     (job,) = set(tracker.getJobIdsForGroup()) - before
     info = tracker.getJobInfo(job)

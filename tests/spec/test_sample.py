@@ -15,7 +15,7 @@ from holdfast.controller import sampling
 from holdfast.controller.sampling import sample, tap_of
 from holdfast.errors import HoldfastError, InvalidPipeline, Unavailable
 from holdfast.pipeline import Pipeline
-from holdfast.plan.chunks import from_batch, reported
+from holdfast.plan.chunks import reported
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels import taps
@@ -137,8 +137,7 @@ def through_levels(wish: Wish) -> tuple[EpochReport, EpochReport]:
     chunks = [
         chunk
         for number, name in enumerate(packed)
-        for batch in packed[name].rows(number, iter([rows_from(0)]), taps=Taps(wish))
-        for chunk in from_batch(batch)
+        for chunk in packed[name].rows(number, iter([rows_from(0)]), taps=Taps(wish))
     ]
     levels = LevelsHere(levels_of(stages, "t"), stages.routing)
     came, _ = levels.run(chunks, NOTHING, lambda piece: b"", EpochContext(1, 5, wish=wish))

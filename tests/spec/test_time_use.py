@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.commit.busy import LEDGER
 from holdfast.commit.coordinator import Coordinator
 from holdfast.flow import Calculator, Context, Contract, Graph, node
-from holdfast.plan.chunks import from_batch, reported
+from holdfast.plan.chunks import reported
 from holdfast.plan.counts import EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.epoch_times import EpochTimes, Graphed, time_use
@@ -186,12 +186,7 @@ def test_each_operator_with_state_has_its_time_and_so_has_what_follows_it(clock:
     packed = packings(stages, {"rows": "t", "more": "t"})
     began, laps = clock.ms, Laps()
     laps.to("rows")
-    chunks = [
-        chunk
-        for number, name in enumerate(packed)
-        for batch in packed[name].rows(number, clock.reads(20), laps)
-        for chunk in from_batch(batch)
-    ]
+    chunks = [chunk for number, name in enumerate(packed) for chunk in packed[name].rows(number, clock.reads(20), laps)]
     read = laps.take()
     assert {name: ns // 1_000_000 for name, ns in read.nodes.items() if ns} == {"rows": 20, "more": 20, "parsed": 9}
     levels = LevelsHere(levels_of(stages, "t"), stages.routing)
@@ -212,8 +207,7 @@ def test_an_epoch_that_failed_leaves_no_time_to_the_next(clock: Hand) -> None:
     counts = source("rows") | hf.apply(failing, by="k", state="n BIGINT", schema=SCHEMA, name="counts")
     pipeline = hf.Pipeline("p", counts | hf.write.memory(name="a"))
     stages = build_stages(pipeline, as_it_is, "t", buckets=1, partitions=1, prefix=lambda part: ())
-    batches = packings(stages, {"rows": "t"})["rows"].rows(0, clock.reads(0))
-    chunks = [chunk for batch in batches for chunk in from_batch(batch)]
+    chunks = list(packings(stages, {"rows": "t"})["rows"].rows(0, clock.reads(0)))
     levels = LevelsHere(levels_of(stages, "t"), stages.routing)
     with pytest.raises(hf.errors.InvalidPipeline):
         levels.run(chunks, NOTHING, lambda piece: b"", EpochContext(1, 5))

@@ -53,6 +53,9 @@ DRIVER = -1
 CHUNK_BYTES = 32 * 2**20
 """Rows are gathered up to this size before they are cut into chunks: bounds a task's memory."""
 
+BATCH_BYTES = 64 * 2**20
+"""Chunks are handed to Spark in batches up to this size, or one by one: Arrow cannot hold 2 GiB in one of them."""
+
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 """How large chunks are written.  The JVM copies a chunk several times, on both sides of the shuffle."""
 
@@ -134,6 +137,19 @@ class Routing:
         if target is not None and target.operator and target.level == level:
             return target.operator, label(target.operator, chunk.bucket, self.buckets, self.partitions)
         return "", label("", chunk.bucket % self.partitions, self.partitions, self.partitions)
+
+    def batches(self, chunks: Iterable[Chunk], level: int) -> Iterator[pa.RecordBatch]:
+        """Yield chunks, addressed to a level, in batches."""
+        gathered: list[Chunk] = []
+        size = 0
+        for chunk in chunks:
+            gathered.append(chunk)
+            size += len(memoryview(chunk.data))
+            if size >= BATCH_BYTES:
+                yield self.to_batch(gathered, level)
+                gathered, size = [], 0
+        if gathered:
+            yield self.to_batch(gathered, level)
 
     def to_batch(self, chunks: Sequence[Chunk], level: int) -> pa.RecordBatch:
         """Return chunks, addressed to a level, as Spark takes them."""

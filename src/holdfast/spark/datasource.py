@@ -280,7 +280,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
         packing = self.reading.packing
         if partition.span is None:
             assert packing is not None
-            yield from packing.controls(partition.ordinal, partition.ended)
+            yield from packing.routing.batches(packing.controls(partition.ordinal, partition.ended), 1)
         elif packing is not None:
             taps = taps_here(self.reading.stop_file)
             for chunks in self._chunks(packing, partition.ordinal, partition.span, taps):
@@ -297,7 +297,7 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
             for batch in read:
                 yield self._fitted(batch)
         if packing is not None and self._has_controls(start, end):
-            for batch in packing.controls(len(spans), self._ended(start, end)):
+            for batch in packing.routing.batches(packing.controls(len(spans), self._ended(start, end)), 1):
                 yield self._fitted(batch)
 
     def _chunks(self, packing: Packing, ordinal: int, span: Span, taps: Taps) -> Iterator[pa.RecordBatch]:
@@ -307,7 +307,8 @@ class _Reader(_Prefetching, _AvailableNow):  # type: ignore[misc]
             spec = of_columns(reading.spec, program.reads(reading.name))
             self._narrowed = spec.open(reading.name, reading.workspace)
         source = self.source if taps.are_wanted or self._narrowed is None else self._narrowed
-        return packing.rows(ordinal, packing.read(readable(source, span), span), taps=taps)
+        chunks = packing.rows(ordinal, packing.read(readable(source, span), span), taps=taps)
+        return packing.routing.batches(chunks, 1)
 
     def _given(self, source: Source, span: Span) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a span as Spark's plan takes them."""

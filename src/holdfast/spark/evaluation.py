@@ -398,12 +398,35 @@ class SpanTask:
                 yield from self.program.counting(name, batch, counts)
 
 
+class TaskCounts:
+    """How many tasks read an epoch: at most one for each core, and one for each span.
+
+    More than it needs where none had as many before: those without spans start the workers that a larger one needs.
+
+    Parameters
+    ----------
+    parallelism : int
+        Tasks that can run at a time.
+    """
+
+    def __init__(self, parallelism: int) -> None:
+        self._parallelism = parallelism
+        self._workers = 0
+
+    def of(self, span_count: int) -> int:
+        """Return how many tasks an epoch of so many spans has."""
+        count = min(span_count, self._parallelism)
+        if count > self._workers:
+            self._workers = count = min(2 * count, self._parallelism)
+        return count
+
+
 class SpanJobs:
     """Runs a job for each staged epoch, as the job of an earlier one of as many tasks unless the task is another.
 
     As an RDD: what Spark does with a plan beside its job, for its listeners and its Arrow streams, takes as long as the
     job of a small epoch.  At most a task for each core, with several spans: between two tasks a worker waits for the
-    JVM.  And the first jobs have tasks without spans, which start the workers that a larger epoch needs.
+    JVM.
 
     Parameters
     ----------
@@ -415,14 +438,13 @@ class SpanJobs:
 
     def __init__(self, session: SparkSession, parallelism: int) -> None:
         self._session = session
-        self._parallelism = parallelism
-        self._workers = 0
+        self._counts = TaskCounts(parallelism)
         self._task = b""
         self._prepared: dict[int, RDD[dict[str, Any]]] = {}
 
     def run(self, task: SpanTask, spans: SpansOfEpoch) -> list[dict[str, Any]]:
         """Return what the tasks answer."""
-        count, text = self._task_count(len(spans.spans)), spans.to_text()
+        count, text = self._counts.of(len(spans.spans)), spans.to_text()
         if len(text) > SPANS_TEXT_MAX:
             return list(self._tasks(replace(task, spans=spans), count).collect())
         # By its bytes: what a sink's factory is made of may have changed in place.
@@ -437,13 +459,6 @@ class SpanJobs:
             return list(prepared.collect())
         finally:
             context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
-
-    def _task_count(self, span_count: int) -> int:
-        """Return how many tasks an epoch has; more than it needs where none had as many before."""
-        count = min(span_count, self._parallelism)
-        if count > self._workers:
-            self._workers = count = min(2 * count, self._parallelism)
-        return count
 
     def _tasks(self, task: SpanTask, count: int) -> RDD[dict[str, Any]]:
         shares = [(number, count) for number in range(count)]

@@ -48,7 +48,9 @@ from holdfast.spark.kept_worker import KeptWorker
 from holdfast.spark.launch.session import run_session
 from holdfast.spark.quarantine.probe import Probe
 from holdfast.spark.read import SourceReader
-from holdfast.spark.state.evaluation import EvaluationHere, PiecesAt, StateEvaluation
+from holdfast.spark.state.evaluation import PlanJob, StateEvaluation
+from holdfast.spark.state.here import EvaluationHere, PiecesAt
+from holdfast.spark.state.jobs import LevelJobs
 from holdfast.spark.state.plan import StatefulPlan, compile_stateful, refuse_state, state_schemas_of, upgrades_of
 from holdfast.spark.state.shape import StateShape
 from holdfast.spark.state.snapshots import Snapshotting
@@ -148,18 +150,17 @@ class PhysicalPlan:
         """Return how batches are evaluated; journal, and what passes behind it, are those of state, if there is any."""
         sources = partial(SourcesHere, self._readers, masks, retired)
         if self.stateful is not None:
-            stateful, journal = self.stateful, present(journal, "state is evaluated without a journal.")
-            levels = LevelsHere(stateful.levels, stateful.stages.routing)
-            pieces = PiecesAt(str(self.reader.directory), self.reader.spark_directory)
-            here = EvaluationHere(sources(), stateful.packings, levels, self.parallelism, pieces)
-            return StateEvaluation(
-                Outlets.of(stateful.stages),
-                observe,
-                barriers,
-                journal,
-                self._placed(here) if stateful.packings else None,
-                passing,
+            outlets, journal = (
+                Outlets.of(self.stateful.stages),
+                present(journal, "state is evaluated without a journal."),
             )
+            if not self.stateful.packings:
+                return StateEvaluation(outlets, observe, barriers, journal, None, PlanJob(), passing)
+            levels = LevelsHere(self.stateful.levels, self.stateful.stages.routing)
+            pieces = PiecesAt(str(self.reader.directory), self.reader.spark_directory)
+            here = EvaluationHere(sources(), self.stateful.packings, levels, self.parallelism, pieces)
+            job = LevelJobs.of(self.session, self.stateful, sources(), self._readers, pieces, self.parallelism)
+            return StateEvaluation(outlets, observe, barriers, journal, self._placed(here), job, passing)
         if self.program is None:
             return SparkEvaluation(self.compiled.routes, observe)
         program = ProgramHere(self.program, sources(), timestamps_of(self._readers))

@@ -282,14 +282,14 @@ _environment_lock: threading.Lock = threading.Lock()  # runs that start at once 
 
 
 @contextmanager
-def workers_apart(frame: DataFrame, variable: str, value: str) -> Iterator[None]:
+def workers_apart(context: SparkContext, variable: str, value: str) -> Iterator[None]:
     """Give functions that are used in the block workers of their own.
 
     Seen in 4.3: Spark reuses a worker only for functions of the same environment, which is that of the context when
     they are used: ``SparkContext.environment``.  If it changes: buckets wander between more processes, and each of them
     reads state again; nothing else.
     """
-    environment = frame.sparkSession.sparkContext.environment
+    environment = context.environment
     with _environment_lock:
         environment[variable] = value
         try:

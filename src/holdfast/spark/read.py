@@ -160,7 +160,7 @@ class SourceReader:
             self.prefetch_bytes,
             self.stop_file,
             origin_file,
-            self.has_rows or packing is not None,
+            self.has_rows,
             packing,
             mark_of(self._marks, node.name) if self.marks_ends and packing is None else "",
             str(self.directory / FLOOR) if self.keeps_replays else "",

@@ -26,7 +26,7 @@ from holdfast.plan.levels.parts import BackgroundParts
 from holdfast.plan.levels.seed import DirectorySeeds
 from holdfast.plan.lookup_operation import pinned_in
 from holdfast.plan.program import Program
-from holdfast.plan.program_build import build_program, has_user_code
+from holdfast.plan.program_build import build_program
 from holdfast.plan.shard_key import begin_keys
 from holdfast.ports import Held, Store
 from holdfast.spark import private
@@ -36,7 +36,7 @@ from holdfast.spark.launch.early import rows_in_jvm
 from holdfast.spark.launch.log4j import divert
 from holdfast.spark.launch.session import run_session, session_of
 from holdfast.spark.launch.warm_workers import has_idle_core, warm_workers
-from holdfast.spark.physical_plan import PhysicalPlan, check_machines, is_local, positions_only
+from holdfast.spark.physical_plan import PhysicalPlan, check_machines, positions_only
 from holdfast.spark.read import SourceReader, timestamp_of
 from holdfast.spark.state.plan import compile_stateful, refuse_state
 from holdfast.spark.state.shape import Division, StateShape, settle_shape
@@ -218,7 +218,7 @@ def context_of(
     parallelism = max(1, base_session.sparkContext.defaultParallelism)
     session = run_session(base_session, parallelism)
     if asked.session is None and asked.settings.master.startswith("local") and has_idle_core():
-        warm_workers(session, parallelism, program)
+        warm_workers(session, parallelism, PhysicalPlan if asked.is_stateful and asked.settings.columnar else program)
     division = Division(asked.settings.buckets, asked.settings.partitions)
     chosen = directory_of(pipeline, store, directory, division, misplaced)
     log_change(chosen)
@@ -320,7 +320,6 @@ def _with_state(asked: StartOptions, context: StartContext, reader: SourceReader
         context.token,
         shape,
         is_columnar=asked.settings.columnar,
-        has_small_epochs=is_local(context.session) or not has_user_code(asked.pipeline.nodes),
         seeds=DirectorySeeds(str(context.directory), context.chosen.below, context.token),
         parts=BackgroundParts(str(context.directory), context.token),
     )

@@ -23,7 +23,7 @@ from holdfast.graph.nodes import Node, Stream, sink
 from holdfast.pipeline import Pipeline
 from holdfast.plan import batches
 from holdfast.plan.audit import Audit, audit_of_program, audit_of_stages
-from holdfast.plan.chunks import Chunk, from_batch, reported
+from holdfast.plan.chunks import Chunk, reported
 from holdfast.plan.counts import Counts, EpochReport, united
 from holdfast.plan.cutting import build_stages, has_state
 from holdfast.plan.levels.host import levels_of
@@ -371,10 +371,8 @@ class _LevelEngine:
         for name, source in self._sources.items():
             packing = self._packings[name]
             ended = [name] if ends_in(self._given[name], index) else []
-            for batch in packing.rows(0, packing.read(source, Span(index))):
-                yield from from_batch(batch)
-            for batch in packing.controls(1, ended):
-                yield from from_batch(batch)
+            yield from packing.rows(0, packing.read(source, Span(index)))
+            yield from packing.controls(1, ended)
 
     def _read_through(self, first: FirstStage, index: int) -> Iterator[Chunk]:
         """Read an epoch of every source, as Spark's plan of stage 0 does."""
@@ -382,8 +380,7 @@ class _LevelEngine:
             batches = source.read_marked(Span(index)) if isinstance(source, MarkedSource) else source.read(Span(index))
             yield from first.chunks(number, name, batches)
         ended = [name for name in self._sources if ends_in(self._given[name], index)]
-        for batch in first.controls.controls(0, ended):
-            yield from from_batch(batch)
+        yield from first.controls.controls(0, ended)
 
 
 def _needs_spark(nodes: Sequence[Node]) -> InvalidPipeline:

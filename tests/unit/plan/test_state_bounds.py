@@ -23,7 +23,7 @@ from holdfast.operators.aggregate.window import tumbling
 from holdfast.operators.stateful.merge import merge
 from holdfast.operators.sync.spec import sync
 from holdfast.plan import feeds
-from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, from_batch, in_order
+from holdfast.plan.chunks import BOUNDS, PLACED, ROWS, Chunk, in_order
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.feeds import Unchanged
 from holdfast.plan.levels.arrivals import FeedBounds, arrivals_of
@@ -56,7 +56,7 @@ def packed(stages: Stages, batches: Sequence[Sequence[dict[str, Any]]], source: 
     packing: Packing = packings(bounds_alone, dict.fromkeys(names))[source]
     spec: Any = MARKED.node.spec
     read = [pa.RecordBatch.from_pylist(list(batch), schema=spec.given.schema) for batch in batches]
-    return [chunk for batch in packing.rows(0, iter(read)) for chunk in from_batch(batch)]
+    return list(packing.rows(0, iter(read)))
 
 
 def heard(stages: Stages, chunks: Sequence[Chunk], operator: str, name: str) -> list[tuple[Any, ...]]:

@@ -30,7 +30,7 @@ from holdfast.quarantine.mask import NOTHING, GivenRows, Passing, digest_of, out
 from holdfast.spark.evaluation import Reader, SourcesHere
 from holdfast.spark.quarantine.isolate import Isolating
 from holdfast.spark.quarantine.trials import planned
-from holdfast.spark.state.evaluation import EvaluationHere
+from holdfast.spark.state.here import EvaluationHere
 from tests.unit.spark.test_isolate import ORIGIN, DyingStore, Killed, Owner, World
 
 LISTS = [

@@ -74,7 +74,7 @@ class Packing:
 
     def rows(
         self, ordinal: int, batches: Iterator[pa.RecordBatch], laps: Laps | None = None, taps: Taps | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Iterator[Chunk]:
         """Yield the chunks of one span; where it has no laps of its thread's, it reports its own."""
         assert self.program is not None
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
@@ -84,32 +84,31 @@ class Packing:
         for batch in counts.laps.during(self.source, batches):
             for rows, bounds in [(batch, None)] if self.bounding is None else self.bounding.cut(batch):
                 if self.bounding is not None and pending and self.bounding.lowest(rows) < highest:
-                    yield from self._sent(self._bounds(packer, pending))
+                    yield from self._bounds(packer, pending)
                     pending, highest = [], UNBOUNDED
                 counts.laps.to(self.source)
                 counts.add(self.source, rows)
                 for target, made in self.program.run(self.source, rows, counts):
-                    yield from self._sent(list(packer.add(int(target), made)))
+                    yield from packer.add(int(target), made)
                 if self.bounding is not None and bounds is not None and bounds.num_rows:
                     pending.append(bounds)
                     highest = max(highest, self.bounding.highest(bounds))
-        yield from self._sent(self._bounds(packer, pending))
-        yield from self._sent(self._bounds_of_rows(packer, counts))
+        yield from self._bounds(packer, pending)
+        yield from self._bounds_of_rows(packer, counts)
         if counts.found:
             report = counts.report()
             report = report if laps is not None else replace(report, waves={READING: counts.laps.take()})
-            yield from self._sent([packer.report("", report)])
+            yield packer.report("", report)
 
-    def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def controls(self, ordinal: int, ended: Sequence[str]) -> Iterator[Chunk]:
         """Yield the control chunks of one epoch: the end of sources, and calls of steps that depend on batch time."""
         packer = Packer(self.routing, rank_of(0, self.number, ordinal), ordinal)
         buckets = range(self.routing.buckets)
-        chunks = [packer.wake(target, bucket) for target in self.waking for bucket in buckets]
+        yield from [packer.wake(target, bucket) for target in self.waking for bucket in buckets]
         for source in ended:
             for target in self.closing[source]:
                 bounds = all_keys(self.routing.targets[target].key, CLOSED)
-                chunks += [packer.bounds(target, bucket, source, bounds) for bucket in buckets]
-        yield from self._sent(chunks)
+                yield from [packer.bounds(target, bucket, source, bounds) for bucket in buckets]
 
     def _bounds(self, packer: Packer, pending: Sequence[pa.RecordBatch]) -> list[Chunk]:
         """Return what the packer holds, then the bounds."""
@@ -134,10 +133,6 @@ class Packing:
             for bound in shifted(latest, offset)
             for bucket in range(self.routing.buckets)
         ]
-
-    def _sent(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
-        if chunks:
-            yield self.routing.to_batch(chunks, 1)
 
 
 def packings(stages: Stages, timestamps: Mapping[str, str | None], *, tick_us: int | None = None) -> dict[str, Packing]:

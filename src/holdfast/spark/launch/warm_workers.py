@@ -15,8 +15,6 @@ from functools import partial
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from holdfast.plan.program import Program
-
 log = logging.getLogger("holdfast.run")
 
 
@@ -25,7 +23,7 @@ def has_idle_core() -> bool:
     return os.getloadavg()[0] < (os.cpu_count() or 1)
 
 
-def warm_workers(session: SparkSession, parallelism: int, program: Program | None) -> None:
+def warm_workers(session: SparkSession, parallelism: int, task: object | None) -> None:
     """Run a job of nothing in the background, in as many Python workers as tasks can run at a time.
 
     Parameters
@@ -34,15 +32,16 @@ def warm_workers(session: SparkSession, parallelism: int, program: Program | Non
         Of the run.
     parallelism : int
         Tasks that can run at a time.
-    program : Program, optional
-        What they will run: they import what it needs.  Spark has other workers for a program than for its own plans.
+    task : object, optional
+        What an RDD will run in them, or its class: they import what it needs.  None: they are for plans of Spark, which
+        has others for these.
     """
 
     def run() -> None:
         try:
-            if program is not None:
+            if task is not None:
                 tasks = session.sparkContext.parallelize(range(parallelism), parallelism)
-                tasks.mapPartitions(partial(_nothing_of, program)).collect()
+                tasks.mapPartitions(partial(_nothing_of, task)).collect()
             else:
                 session.range(0, parallelism, 1, parallelism).mapInArrow(_nothing, "nothing BIGINT").collect()
         except Exception as error:  # whatever it is, the first epoch meets it too, and says so
@@ -51,7 +50,7 @@ def warm_workers(session: SparkSession, parallelism: int, program: Program | Non
     threading.Thread(target=run, name="holdfast-warm-workers", daemon=True).start()
 
 
-def _nothing_of(program: Program, numbers: Iterable[int]) -> Iterable[int]:
+def _nothing_of(task: object, numbers: Iterable[int]) -> Iterable[int]:
     return ()
 
 

@@ -51,9 +51,6 @@ BATCH_PROPERTY, STATE_PROPERTY = "holdfast.batch", "holdfast.state"
 NO_ENTRY = "none"
 """Where there is no entry yet: a property that is empty does not reach a task."""
 
-BATCH_BYTES = 64 * 2**20
-"""Chunks are handed to Spark in batches up to this size, or one by one: Arrow cannot hold 2 GiB in one of them."""
-
 POOL_VARIABLE = "HOLDFAST_POOL"
 """Levels get workers of their own, by a variable of their environment.
 
@@ -97,27 +94,29 @@ class LevelTask:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the chunks of some buckets and passages; yield chunks."""
         with crossing():
-            chunks = [chunk for batch in batches for chunk in from_batch(batch)]
-            if not chunks:
-                return
-            at, batch_id, entry = _context()
-            store = open_store(self.checkpoint)
-            reader = JournalReader(store, self.below)
-            before, laps = self._before(reader, entry), _worker.memory.laps
-            laps.take()  # what a task has left that failed
-            _worker.memory.taps.begin(at.wish)
-            for key, of_key in self.level.arriving(chunks):
-                laps.to(OTHER)
-                out, change = call_bucket(
-                    self.level, self.routing, key, of_key, before, reader.piece, at, _worker.memory
-                )
-                if change is not None:
-                    laps.to(change.at[0])
-                    written = write_part(store, self.below, batch_id, change)
-                    out.append(report_of(EpochReport(state=(written,)), *change.at))
-                laps.to(None)  # the next task has the turn
-                yield from self._batches(out)
-            yield from self._batches([report_of(EpochReport(waves={f"{self.number}": laps.take()}))])
+            for out in self.run([chunk for batch in batches for chunk in from_batch(batch)]):
+                yield from self.routing.batches(out, self.number + 1)
+
+    def run(self, chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
+        """Yield what comes out for each bucket and passage, then what this task reports."""
+        if not chunks:
+            return
+        at, batch_id, entry = _context()
+        store = open_store(self.checkpoint)
+        reader = JournalReader(store, self.below)
+        before, laps = self._before(reader, entry), _worker.memory.laps
+        laps.take()  # what a task has left that failed
+        _worker.memory.taps.begin(at.wish)
+        for key, of_key in self.level.arriving(chunks):
+            laps.to(OTHER)
+            out, change = call_bucket(self.level, self.routing, key, of_key, before, reader.piece, at, _worker.memory)
+            if change is not None:
+                laps.to(change.at[0])
+                written = write_part(store, self.below, batch_id, change)
+                out.append(report_of(EpochReport(state=(written,)), *change.at))
+            laps.to(None)  # the next task has the turn
+            yield out
+        yield [report_of(EpochReport(waves={f"{self.number}": laps.take()}))]
 
     def _before(self, reader: JournalReader, entry: str) -> StateVersion:
         """Return the state that the epoch begins with, by what this worker has read of the journal."""
@@ -127,18 +126,6 @@ class LevelTask:
         version = reader.version_of(entry, known)
         _worker.version = (place, version)
         return version
-
-    def _batches(self, chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
-        gathered: list[Chunk] = []
-        size = 0
-        for chunk in chunks:
-            gathered.append(chunk)
-            size += len(memoryview(chunk.data))
-            if size >= BATCH_BYTES:
-                yield self.routing.to_batch(gathered, self.number + 1)
-                gathered, size = [], 0
-        if gathered:
-            yield self.routing.to_batch(gathered, self.number + 1)
 
 
 def _context() -> tuple[EpochContext, int, str]:
@@ -170,7 +157,7 @@ def with_levels(
     for level in levels:
         task: BatchTask = LevelTask(level, level.number, routing, checkpoint, below)
         frame = frame.repartition(routing.partitions, "operator", "label")
-        with private.workers_apart(frame, POOL_VARIABLE, f"level-{level.number}"):
+        with private.workers_apart(frame.sparkSession.sparkContext, POOL_VARIABLE, f"level-{level.number}"):
             behind = subplans(level.number)
             frame = frame.mapInArrow(task, CHUNKS) if not behind else behind[0].opened(frame, task)
         for subplan, following in pairwise(behind):

@@ -68,13 +68,13 @@ class StatefulPlan:
     Parameters
     ----------
     frame : DataFrame
-        Chunks for the sinks, and counts.
+        Chunks for the sinks, and counts; where Spark's plan has no part in them it plans with the positions alone.
     stages : Stages
         What they mean.
     levels : sequence of Level
-        The same levels, for epochs that are evaluated without a job.
+        The same levels, for epochs that Spark's plan has no part in.
     packings : mapping of str to Packing
-        How sources are read then; empty where every epoch is a job.
+        How sources are read then; empty where every epoch is a job of the plan.
     """
 
     frame: DataFrame
@@ -90,7 +90,6 @@ def compile_stateful(
     shape: StateShape,
     *,
     is_columnar: bool,
-    has_small_epochs: bool = True,
     seeds: Seeds | None = None,
     parts: SnapshotParts | None = None,
 ) -> StatefulPlan:
@@ -108,8 +107,6 @@ def compile_stateful(
         Buckets and tasks.
     is_columnar : bool
         Whether sources may be evaluated as an Arrow program.
-    has_small_epochs : bool
-        Whether small epochs may be evaluated without a job.
     seeds : Seeds, optional
         The initial state.
     parts : SnapshotParts, optional
@@ -156,7 +153,6 @@ def compile_stateful(
     )
     for operator, why in stages.bounds_end.items():
         log.warning("no bound but the end of the stream holds downstream of %r: %s", operator, why)
-    each: dict[str, Packing] = {}
     levels = levels_of(stages, token, seeds, parts)
     if compiled:
         log.info("pipeline %r: Spark's plan computes what is upstream of the state", pipeline.name)
@@ -171,12 +167,12 @@ def compile_stateful(
         timestamps = {node.name: timestamp_of(node) for node in pipeline.sources}
         each = packings(stages, timestamps, tick_us=TICK_US if stages.ticks else None)
         looks_up = any(node.kind == TableLookup.kind for node in pipeline.nodes)  # in the version that its epoch sees
-        packed = each
-        if stages.subplans or not has_small_epochs:  # of a subplan Spark's plan is part
-            each = {}  # else small epochs are read without it
-        if looks_up or each:
+        if looks_up:
             reader = replace(reader, prefetch_bytes=0)  # nothing is read by planning processes before
-        chunks = reduce(DataFrame.union, [reader.read(node, packed[node.name]) for node in pipeline.sources])
+        reader = replace(reader, has_rows=bool(stages.subplans))
+        chunks = reduce(DataFrame.union, [reader.read(node, each[node.name]) for node in pipeline.sources])
+        if not stages.subplans:
+            return StatefulPlan(chunks, stages, levels, each)
 
     def subplans_behind(number: int) -> list[PlacedSubplan]:
         found = []
@@ -189,7 +185,7 @@ def compile_stateful(
         log.info("pipeline %r: Spark's plan evaluates %s, downstream of state", pipeline.name, evaluated)
     directory, below = str(reader.directory), reader.spark_directory
     frame = with_levels(chunks, levels, stages.routing, directory, below, subplans_behind)
-    return StatefulPlan(frame, stages, levels, each)
+    return StatefulPlan(frame, stages, levels, {})
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from holdfast.connectors.reading.row_batches import to_batch
 from holdfast.graph.graph import Graph
 from holdfast.plan.audit import Auditor, audit_of_stages
 from holdfast.plan.batches import forget
-from holdfast.plan.chunks import Chunk, from_batch, reported
+from holdfast.plan.chunks import Chunk, reported
 from holdfast.plan.counts import Balances, EpochReport, united
 from holdfast.plan.cutting import build_stages
 from holdfast.plan.levels.host import LevelsHere, call_bucket, levels_of
@@ -292,14 +292,13 @@ class StatefulEvaluation:
         """Read an epoch of every source in spans and batches of any size."""
         if self._first is not None:
             return self._read_through(self._first, events)
-        chunks = []
+        chunks: list[Chunk] = []
         for source, packing in self._packings.items():
             ordinal = 0
             for batches in self._spans(source, events, has_bounds=packing.bounding is not None):
-                chunks += [chunk for batch in packing.rows(ordinal, batches) for chunk in from_batch(batch)]
+                chunks += packing.rows(ordinal, batches)
                 ordinal += 1
-            for batch in packing.controls(ordinal, [source] if (source, None) in events else []):
-                chunks += from_batch(batch)
+            chunks += packing.controls(ordinal, [source] if (source, None) in events else [])
         return chunks
 
     def _read_through(self, first: FirstStage, events: Sequence[Event]) -> list[Chunk]:
@@ -311,8 +310,7 @@ class StatefulEvaluation:
                 chunks += first.chunks(number, source, batches)
                 number += 1
         ended = [source for source in self._sources if (source, None) in events]
-        for batch in first.controls.controls(0, ended):
-            chunks += from_batch(batch)
+        chunks += first.controls.controls(0, ended)
         return chunks
 
     def _spans(self, source: str, events: Sequence[Event], *, has_bounds: bool) -> Iterator[Iterator[pa.RecordBatch]]:

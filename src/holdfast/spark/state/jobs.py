@@ -1,0 +1,222 @@
+"""The job of an epoch with state whose rows never enter the JVM as rows: an RDD's, from the spans of sources to sinks.
+
+Tasks read spans and make chunks of them; a shuffle brings each bucket's chunks together before each level; the tasks of
+the last level hand what comes out to the writers, in the same process.  Through Spark's plan each chunk would be copied
+into a row and out of it again, and a plan made for each epoch (design/0066).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import DataFrame, SparkSession
+
+from holdfast.errors import crossing
+from holdfast.plan.chunks import Chunk
+from holdfast.plan.levels.packing import Packing
+from holdfast.plan.levels.taps import Taps
+from holdfast.ports import Source, Span
+from holdfast.positions import Positions
+from holdfast.quarantine.mask import readable
+from holdfast.spark import private
+from holdfast.spark.evaluation import Reader, SourcesHere, TaskCounts
+from holdfast.spark.state.evaluation import LastTask
+from holdfast.spark.state.given import given
+from holdfast.spark.state.here import PiecesAt
+from holdfast.spark.state.host import POOL_VARIABLE, LevelTask
+from holdfast.spark.state.plan import StatefulPlan
+from holdfast.spark.wishes import wish_of_task
+
+Placed = tuple[int, Chunk]
+"""A chunk, behind the number of the task that takes it."""
+
+
+@dataclass(frozen=True)
+class SourcePiece:
+    """What a task reads at one place of a source.  Picklable.
+
+    Parameters
+    ----------
+    source : str
+        The source.
+    ordinal : int
+        Its place among those of the source: the order of arrival.
+    span : Span, optional
+        Its rows; None: it has none, and says something to operators.
+    ended : tuple of str
+        The sources that are said to have ended.
+    """
+
+    source: str
+    ordinal: int
+    span: Span | None
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReadTask:
+    """Tasks that read: pieces to chunks.  Picklable; called by ``mapPartitions``.
+
+    Parameters
+    ----------
+    readers : mapping of str to Reader
+        How each source is opened.
+    packings : mapping of str to Packing
+        How its rows become chunks.
+    partitions : int
+        How many tasks take them.
+    """
+
+    readers: Mapping[str, Reader]
+    packings: Mapping[str, Packing]
+    partitions: int
+
+    def __call__(self, shares: Iterable[Sequence[SourcePiece]]) -> Iterator[Placed]:
+        """Yield the chunks of all pieces."""
+        with crossing():
+            wish = wish_of_task()
+            taps, opened = Taps(wish), dict[str, Source]()
+            for piece in (piece for share in shares for piece in share):
+                packing = self.packings[piece.source]
+                if piece.span is None:
+                    chunks = packing.controls(piece.ordinal, piece.ended)
+                else:
+                    if piece.source not in opened:
+                        opened[piece.source] = self.readers[piece.source].for_rows(wish).open()
+                    source = readable(opened[piece.source], piece.span)
+                    chunks = packing.rows(piece.ordinal, packing.read(source, piece.span), taps=taps)
+                for chunk in chunks:
+                    yield chunk.bucket % self.partitions, chunk
+
+
+@dataclass(frozen=True)
+class LevelChunks:
+    """Tasks of a level, between two shuffles.  Picklable; called by ``mapPartitions``."""
+
+    task: LevelTask
+    partitions: int
+
+    def __call__(self, placed: Iterable[Placed]) -> Iterator[Placed]:
+        """Take all chunks of some buckets; yield what comes out."""
+        with crossing():
+            for out in self.task.run([chunk for _, chunk in placed]):
+                for chunk in out:
+                    yield chunk.bucket % self.partitions, chunk
+
+
+@dataclass(frozen=True)
+class LastChunks:
+    """What becomes of the chunks of the last level.  Picklable; called by ``mapPartitions``."""
+
+    last: LastTask
+
+    def __call__(self, placed: Iterable[Placed]) -> Iterator[dict[str, Any]]:
+        """Yield answers, as rows."""
+        for batch in self.last([chunk] for _, chunk in placed):
+            yield from batch.to_pylist()
+
+
+@dataclass(frozen=True)
+class PickledTask:
+    """A function of what tasks are given, pickled once and not for each job.  Picklable."""
+
+    data: bytes
+
+    @classmethod
+    def of(cls, function: Callable[[Iterable[Any]], Iterable[Any]]) -> PickledTask:
+        """Return a function as bytes."""
+        return cls(private.pickled(function))
+
+    def __call__(self, given: Iterable[Any]) -> Iterable[Any]:
+        """Return what it makes of that."""
+        made: Iterable[Any] = private.unpickled(self.data)(given)
+        return made
+
+
+class LevelJobs:
+    """Runs the levels of an epoch as an RDD's job.
+
+    Parameters
+    ----------
+    session : SparkSession
+        Runs it.
+    sources : SourcesHere
+        The sources, to plan with.
+    task : ReadTask
+        Reads them.
+    levels : sequence of LevelTask
+        The levels, in their order.
+    parallelism : int
+        Tasks that can run at a time.
+    """
+
+    def __init__(
+        self, session: SparkSession, sources: SourcesHere, task: ReadTask, levels: Sequence[LevelTask], parallelism: int
+    ) -> None:
+        self._session = session
+        self._sources = sources
+        self._packings = task.packings
+        self._partitions = task.partitions
+        self._read = PickledTask.of(task)
+        self._levels = [(of.number, PickledTask.of(LevelChunks(of, task.partitions))) for of in levels]
+        self._parallelism = parallelism
+        self._counts = TaskCounts(parallelism)
+
+    @classmethod
+    def of(
+        cls,
+        session: SparkSession,
+        plan: StatefulPlan,
+        sources: SourcesHere,
+        readers: Mapping[str, Reader],
+        at: PiecesAt,
+        parallelism: int,
+    ) -> LevelJobs:
+        """Return the jobs of a plan, whose state is in a place that every worker sees."""
+        routing = plan.stages.routing
+        levels = [LevelTask(level, level.number, routing, at.checkpoint, at.below) for level in plan.levels]
+        return cls(session, sources, ReadTask(readers, plan.packings, routing.partitions), levels, parallelism)
+
+    def answers(self, batch: DataFrame, start: Positions, end: Positions, last: LastTask) -> list[Any]:
+        """Return what the last tasks answer."""
+        return self._run(start, end, LastChunks(last))
+
+    def chunks(self, batch: DataFrame, start: Positions, end: Positions) -> list[Chunk]:
+        """Return what comes out of the last level."""
+        return [chunk for _, chunk in self._run(start, end, None)]
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _run(self, start: Positions, end: Positions, last: LastChunks | None) -> list[Any]:
+        pieces = list(self._pieces(start, end))
+        if not pieces:
+            return []
+        context, count = self._session.sparkContext, self._counts.of(len(pieces))
+        made: RDD[Any] = context.parallelize([pieces[number::count] for number in range(count)], count)
+        made, pool = made.mapPartitions(self._read), ""
+        for number, level in self._levels:
+            with self._workers(pool):
+                made = made.partitionBy(self._partitions, int)
+            made, pool = made.mapPartitions(level), f"level-{number}"
+        with self._workers(pool):
+            made = made if last is None else made.mapPartitions(last)
+            made.id()  # NB it is not made before, and by then its functions have their workers
+        return list(made.collect())
+
+    def _workers(self, pool: str) -> AbstractContextManager[None]:
+        """Return what gives functions their workers: each level has its own, which keep the state of its buckets."""
+        if not pool:
+            return nullcontext()
+        return private.workers_apart(self._session.sparkContext, POOL_VARIABLE, pool)
+
+    def _pieces(self, start: Positions, end: Positions) -> Iterator[SourcePiece]:
+        for of_source in given(self._sources, self._packings, start, end):
+            name = of_source.name
+            spans = of_source.spans(self._sources.source(name), self._parallelism)
+            yield from (SourcePiece(name, ordinal, span) for ordinal, span in enumerate(spans))
+            if of_source.has_controls:
+                yield SourcePiece(name, len(spans), None, of_source.ended)
