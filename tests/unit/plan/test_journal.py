@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -305,6 +306,29 @@ def test_damage_is_noticed_and_says_that_it_is_the_state(what: str, how: str) ->
         content_of(StateJournal(store, BELOW, 2).begin(2), store)
     assert caught.value.participant == STATE
     assert "restore the checkpoint" in caught.value.do
+
+
+def test_state_of_version_0_2_goes_on_and_its_pieces_are_checked_as_it_wrote_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, model = SimulatedStore(), Model(random.Random(3))
+    with monkeypatch.context() as then:
+        then.setattr(module, "_FORMAT", 1)
+        then.setattr(module, "_checksum", lambda data: hashlib.blake2b(data, digest_size=8).hexdigest())
+        run(model, StateJournal(store, BELOW, 1), store, range(10))
+    journal = StateJournal(store, BELOW, 2)
+    run(model, journal, store, range(10, 20))
+    before = journal.begin(20)
+    assert content_of(before, store) == model.content
+    (piece, *_) = [
+        piece
+        for bucket in before.buckets.values()
+        for piece in bucket.pieces.values()
+        if len(piece.checksum) == 16 and piece.size
+    ]
+    store.damage(piece.key, flip=piece.offset)
+    with pytest.raises(Corrupt, match="checksum does not match"):
+        JournalReader(store, BELOW).piece(piece)
 
 
 def test_an_entry_is_put_after_no_other_than_its_own_predecessor() -> None:

@@ -22,6 +22,7 @@ import logging
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,7 +45,9 @@ PieceKey = tuple[int, int]
 HELD_S = 10.0
 """So long what a run no longer needs stays at least: a snapshot may be about to hold what it reads."""
 
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, 2)
+"""Entries of format 1 have BLAKE2b checksums of their pieces."""
 _HEAD_BYTES = 8
 
 
@@ -221,7 +224,7 @@ class JournalReader:
             data = self._get(piece.key)
             self._object = (piece.key, data)
         found = data[piece.offset : piece.offset + piece.size]
-        if len(found) != piece.size or _checksum(found) != piece.checksum:
+        if len(found) != piece.size or not _fits(found, piece.checksum):
             raise self._damaged(piece.key, "its checksum does not match: it was truncated or changed")
         return found
 
@@ -290,8 +293,10 @@ class _Entry:
     def parsed(key: str, data: bytes) -> _Entry:
         head_end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
         head = sealed.load(data[_HEAD_BYTES:head_end])
-        if head["format"] != _FORMAT:
-            raise ValueError(f"it has the format {head['format']}, and this version knows {_FORMAT}")
+        if head["format"] not in _FORMATS:
+            raise ValueError(
+                f"it has the format {head['format']}, and this version knows {' and '.join(map(str, _FORMATS))}"
+            )
         buckets = {
             (str(operator), int(number)): StoredBucket(
                 str(record),
@@ -310,7 +315,18 @@ def _place(piece: StoredPiece, here: str) -> list[Any]:
 
 
 def _checksum(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    """Return what shows that bytes were truncated or changed: by accident, so a CRC, which a processor computes."""
+    return f"{zlib.crc32(data):08x}"
+
+
+def _fits(data: bytes, checksum: str) -> bool:
+    if len(checksum) == 2 * _EARLIER_BYTES:
+        return hashlib.blake2b(data, digest_size=_EARLIER_BYTES).hexdigest() == checksum
+    return _checksum(data) == checksum
+
+
+_EARLIER_BYTES = 8
+"""Length of the digests of format 1: pieces keep theirs from entry to entry."""
 
 
 def _generation(key: str) -> int:
