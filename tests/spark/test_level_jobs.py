@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.spark import physical_plan
 from holdfast.spark.state import evaluation, jobs
 from tests.spark.counting import counting
 from tests.spark.running import MODES, sqlite_rows
@@ -77,3 +78,30 @@ def test_each_level_has_workers_of_its_own_and_a_bucket_stays_with_few(spark: Sp
     assert {row[2] for row in found} == {"level-1"}
     assert not readers & counters
     assert len(counters) <= 2
+
+
+def test_a_small_epoch_comes_to_a_driver_that_must_not_call_functions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster what a function of the user needs may be on the workers' machines alone."""
+
+    def counts(key: str, rows: Any, state: hf.KeyState) -> Any:
+        for _ in rows:
+            state.set(n=state.get("n", 0) + 1)
+        yield {"k": key, "n": state.get("n"), "worker": os.getpid()}
+
+    monkeypatch.setattr(physical_plan, "is_local", lambda session: False)
+    came: list[int] = []
+    chunks = jobs.LevelJobs.chunks
+    monkeypatch.setattr(jobs.LevelJobs, "chunks", lambda *given: came.append(1) or chunks(*given))
+    given = hf.read.rows(ROWS, schema=SCHEMA, name="given")
+    seen = given | hf.apply(counts, by="k", state="n BIGINT", schema="k STRING, n BIGINT, worker BIGINT", name="counts")
+    db = tmp_path / "out.db"
+    hf.Pipeline("counted", seen | hf.write.sqlite(db, table="out", name="out")).run(
+        checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark, settings=MODES["carried"]
+    )
+    assert len(came) == 3
+    assert sqlite_rows(db, "SELECT k, max(n) FROM out GROUP BY k") == [
+        (f"k{number}", 43 if number < 6 else 42) for number in range(7)
+    ]
+    assert (os.getpid(),) not in sqlite_rows(db, "SELECT DISTINCT worker FROM out")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.spark_log import plain
 from holdfast.plan.levels.packing import Packing
-from holdfast.ports import Source, Span
+from holdfast.ports import Span
 from holdfast.positions import Positions, SourcePositions
 from holdfast.spark.evaluation import SourcesHere
 
@@ -34,11 +34,17 @@ class GivenBySource:
     has_controls: bool
     ended: tuple[str, ...] = ()
 
-    def spans(self, source: Source, parallelism: int) -> list[Span]:
-        """Return its rows in pieces for so many readers."""
+    def size_bytes(self, sources: SourcesHere) -> int | None:
+        """Return the size of its rows, as far as it is known; a source that has none is not asked."""
+        if self.begin == self.until:
+            return 0
+        return sources.source(self.name).size_between(self.begin, self.until)
+
+    def spans(self, sources: SourcesHere, parallelism: int) -> list[Span]:
+        """Return its rows in pieces for so many readers; a source that has none is not asked."""
         if self.begin == self.until:
             return []
-        return list(source.spans(self.begin, self.until, parallelism=parallelism))
+        return list(sources.source(self.name).spans(self.begin, self.until, parallelism=parallelism))
 
 
 def given(

@@ -98,13 +98,13 @@ class EvaluationHere:
     def chunks(self, start: Positions, end: Positions, wish: Wish = NO_WISH) -> Iterator[Chunk]:
         """Yield what the sources give for an epoch: as their readers do in a job."""
         for of_source in given(self.sources, self.packings, start, end):
-            source = self.sources.source(of_source.name)
-            size = source.size_between(of_source.begin, of_source.until)
+            size = of_source.size_bytes(self.sources)
             threads = 1 if size is not None and size < ALONE_BYTES else self.threads
-            spans = of_source.spans(source, threads)
-            chunks, spent = self._packed(of_source.name, spans, threads, wish)
-            yield report_of(EpochReport(waves={f"{READING} {of_source.name}": spent}))
-            yield from chunks
+            spans = of_source.spans(self.sources, threads)
+            if spans:
+                chunks, spent = self._packed(of_source.name, spans, threads, wish)
+                yield report_of(EpochReport(waves={f"{READING} {of_source.name}": spent}))
+                yield from chunks
             if of_source.has_controls:
                 yield from self.packings[of_source.name].controls(len(spans), of_source.ended)
 

@@ -216,7 +216,7 @@ class LevelJobs:
     def _pieces(self, start: Positions, end: Positions) -> Iterator[SourcePiece]:
         for of_source in given(self._sources, self._packings, start, end):
             name = of_source.name
-            spans = of_source.spans(self._sources.source(name), self._parallelism)
+            spans = of_source.spans(self._sources, self._parallelism)
             yield from (SourcePiece(name, ordinal, span) for ordinal, span in enumerate(spans))
             if of_source.has_controls:
                 yield SourcePiece(name, len(spans), None, of_source.ended)
