@@ -289,13 +289,13 @@ def workers_apart(context: SparkContext, variable: str, value: str) -> Iterator[
     they are used: ``SparkContext.environment``.  If it changes: buckets wander between more processes, and each of them
     reads state again; nothing else.
     """
-    environment = context.environment
     with _environment_lock:
-        environment[variable] = value
+        before = context.environment
+        context.environment = {**before, variable: value}  # another: a thread that uses a function may read this one
         try:
             yield
         finally:
-            del environment[variable]
+            context.environment = before
 
 
 PRINTED_BY_PROCESSES = r"""

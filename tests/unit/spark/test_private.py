@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -105,6 +105,16 @@ def test_a_jvm_that_somebody_else_started_is_left_alone(monkeypatch: pytest.Monk
 def test_functions_of_the_main_module_travel() -> None:
     offset = 3
     assert private.unpickled(private.pickled(lambda number: number + offset))(4) == 7
+
+
+def test_an_environment_that_another_thread_reads_does_not_change() -> None:
+    """Shards with state failed at random: "dictionary changed size during iteration"."""
+    context: Any = SimpleNamespace(environment={"A": "1"})
+    read = iter(context.environment.items())
+    with private.workers_apart(context, "POOL", "a"):
+        assert context.environment == {"A": "1", "POOL": "a"}
+        assert list(read) == [("A", "1")]
+    assert context.environment == {"A": "1"}
 
 
 def test_arrow_and_spark_agree_on_schemas() -> None:
