@@ -158,3 +158,15 @@ def test_what_stands_elsewhere_is_listed_in_the_head():
         assert Path(name).stem in head, name
     for name in ("spark_log", "sitecustomize", "log4j2.properties", "plans.catalyst", "launch.log4j"):
         assert name in head, name
+
+
+def test_no_other_module_takes_a_cut_answer_for_a_whole_one():
+    """``collect`` of an RDD and of a frame ends without an error where the JVM died: ``answers_of`` and ``rows_of``."""
+    found = {
+        shown(path)
+        for path in OTHERS
+        if shown(path).startswith("spark/")
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr == "collect" and ast.unparse(node.value) != "gc"
+    }
+    assert found == {"spark/launch/warm_workers.py"}, "what these answer is nothing"

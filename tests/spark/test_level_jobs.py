@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import RDD
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -105,3 +106,26 @@ def test_a_small_epoch_comes_to_a_driver_that_must_not_call_functions(
         (f"k{number}", 43 if number < 6 else 42) for number in range(7)
     ]
     assert (os.getpid(),) not in sqlite_rows(db, "SELECT DISTINCT worker FROM out")
+
+
+@pytest.mark.parametrize("share", [0, 0.5, 0.9])
+def test_an_epoch_whose_answers_are_cut_off_is_evaluated_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """Spark's JVM dies while it hands them over: the epoch was decided without the parts that did not come."""
+    db, collect, left = tmp_path / "out.db", RDD.collect, [2, 1]
+
+    def short(job: Any) -> list[Any]:
+        answers = collect(job)
+        if None not in answers or not left:
+            return answers
+        left.pop()
+        return answers[: int(share * len(answers))]
+
+    monkeypatch.setattr(RDD, "collect", short)
+    two_levels(db, through_spark=False).run(
+        checkpoint=str(tmp_path / "ckpt"), trigger=hf.available_now(), session=spark, settings=MODES["staged"]
+    )
+    assert not left
+    found = sqlite_rows(db, "SELECT k, n FROM out")
+    assert found == [(f"k{number}", epoch) for number in range(7) for epoch in (1, 2, 3)]

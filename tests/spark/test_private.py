@@ -218,6 +218,15 @@ def test_runs_that_start_at_once_take_turns_with_the_environment(spark: SparkSes
     assert "TEST_POOL" not in spark.sparkContext.environment
 
 
+# --- what jobs answer -------------------------------------------------------------------------------------------------
+
+
+def test_a_job_answers_with_all_that_its_tasks_do(spark: SparkSession) -> None:
+    job = spark.sparkContext.parallelize(range(4), 4).mapPartitions(lambda given: [f"{n}" for n in given if n != 1])
+    assert private.answers_of(job.mapPartitions(private.with_end)) == ["0", "2", "3"]
+    assert private.rows_of(rows(spark)) == [{"id": number} for number in range(4)]
+
+
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 

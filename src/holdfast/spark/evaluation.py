@@ -137,7 +137,7 @@ class SparkEvaluation:
     def stage(self, batch: DataFrame, start: Positions, end: Positions, staging: TaskStaging) -> Evaluated:
         """Run the plan and the writers in one job."""
         before = self.observe()
-        rows = batch.mapInArrow(PlanTask(staging, self.routes), ANSWERS).collect()
+        rows = private.rows_of(batch.mapInArrow(PlanTask(staging, self.routes), ANSWERS))
         parts, report = answered(rows, staging.writers)
         return Evaluated(parts, united([EpochReport(observed_since(before, self.observe())), report]))
 
@@ -446,7 +446,7 @@ class SpanJobs:
         """Return what the tasks answer."""
         count, text = self._counts.of(len(spans.spans)), spans.to_text()
         if len(text) > SPANS_TEXT_MAX:
-            return list(self._tasks(replace(task, spans=spans), count).collect())
+            return private.answers_of(self._tasks(replace(task, spans=spans), count))
         # By its bytes: what a sink's factory is made of may have changed in place.
         if (data := private.pickled(task)) != self._task:
             self._task, self._prepared = data, {}
@@ -456,10 +456,10 @@ class SpanJobs:
         context = self._session.sparkContext
         context.setLocalProperty(SPANS_PROPERTY, text)
         try:
-            return list(prepared.collect())
+            return private.answers_of(prepared)
         finally:
             context.setLocalProperty(SPANS_PROPERTY, None)  # None removes it
 
     def _tasks(self, task: SpanTask, count: int) -> RDD[dict[str, Any]]:
         shares = [(number, count) for number in range(count)]
-        return self._session.sparkContext.parallelize(shares, count).mapPartitions(task)
+        return self._session.sparkContext.parallelize(shares, count).mapPartitions(task).mapPartitions(private.with_end)

@@ -33,23 +33,27 @@ import errno
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark import RDD, SparkConf, SparkContext, cloudpickle
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
+from holdfast.errors import Unavailable
 from holdfast.spark.spark_versions import running
+
+T = TypeVar("T")
+"""What tasks answer.  Seen in 4.3."""
 
 SEEN_IN = "4.3"
 """The version of Spark in which all of this was seen last: raise it when the tests of this module pass on a newer one.
@@ -296,6 +300,48 @@ def workers_apart(context: SparkContext, variable: str, value: str) -> Iterator[
             yield
         finally:
             context.environment = before
+
+
+# --- what jobs answer -------------------------------------------------------------------------------------------------
+
+
+def with_end(answers: Iterable[T]) -> Iterator[T | None]:
+    """Yield what a task answers, and that this was all: None.  Seen in 4.3, for :func:`answers_of`."""
+    yield from answers
+    yield None
+
+
+def answers_of(job: RDD[T | None]) -> list[T]:
+    """Return what all tasks of a job answer, each of which ends with :func:`with_end`.
+
+    Seen in 4.3: ``RDD.collect`` takes the end of a stream that the JVM did not finish for the end of all answers
+    (``FramedSerializer.load_stream``).  If it changes: tasks need not say that they ended.
+
+    Raises
+    ------
+    Unavailable
+        If the answers of some tasks are missing: the JVM died while it handed them over.
+    """
+    answers = job.collect()
+    whole, of = answers.count(None), job.getNumPartitions()
+    if whole != of:
+        raise Unavailable(
+            "Spark's JVM was cut off while it handed over what tasks answered.",
+            why=f"the answers of {whole} tasks came, of {of}: it was killed, or ran out of memory.",
+            do="start again: nothing of the epoch was decided. If it happens again, check the system's log for the "
+            "out-of-memory killer, and raise HOLDFAST_DRIVER_MEMORY.",
+        )
+    return [answer for answer in answers if answer is not None]
+
+
+def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame, all of them or an error.
+
+    Seen in 4.3: ``DataFrame.collect`` takes a cut stream for a whole one, as of :func:`answers_of`; that of ``toArrow``
+    ends with the order of its batches, without which it fails.  If that changes: count the rows that tasks report.
+    """
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows
 
 
 PRINTED_BY_PROCESSES = r"""

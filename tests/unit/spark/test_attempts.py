@@ -24,7 +24,7 @@ def attempt(counted: list[int], rows: int) -> SimpleNamespace:
         counted[0] += rows
         return result
 
-    job = SimpleNamespace(collect=lambda: evaluated([]))
+    job = SimpleNamespace(toArrow=lambda: evaluated(pa.table({})))
     return SimpleNamespace(toArrow=lambda: evaluated(SCHEMA.empty_table()), mapInArrow=lambda task, schema: job)
 
 

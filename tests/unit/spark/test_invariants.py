@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from holdfast.errors import InternalError
@@ -49,8 +50,8 @@ def test_a_part_has_one_handle_and_is_for_a_sink_that_lacks_the_epoch() -> None:
 
 
 def test_a_probe_names_only_rows_that_it_was_given() -> None:
-    row = {"number": 9, "kind": "BadRow", "what": "x", "why": ""}
-    job = SimpleNamespace(mapInArrow=lambda task, schema: SimpleNamespace(collect=lambda: [row]))
+    rows = pa.Table.from_pylist([{"number": 9, "kind": "BadRow", "what": "x", "why": ""}])
+    job = SimpleNamespace(mapInArrow=lambda task, schema: SimpleNamespace(toArrow=lambda: rows))
     session: Any = SimpleNamespace(range=lambda *arguments: job)
     program: Any = None
     part: Any = SimpleNamespace(low=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import io
 import json
 import re
 import signal
@@ -20,10 +21,13 @@ import pyspark
 import pytest
 from pyspark import SparkConf, java_gateway
 from pyspark.errors.exceptions import base
+from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer
 from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.pandas.serializers import ArrowCollectSerializer
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.checkpoint.spark_log import operators_with_state
+from holdfast.errors import Unavailable
 from holdfast.spark import private
 from holdfast.spark.launch import fork_server, forked_python, jvm
 from holdfast.spark.spark_versions import minor_of, running, supported_versions
@@ -105,6 +109,54 @@ def test_a_jvm_that_somebody_else_started_is_left_alone(monkeypatch: pytest.Monk
 def test_functions_of_the_main_module_travel() -> None:
     offset = 3
     assert private.unpickled(private.pickled(lambda number: number + offset))(4) == 7
+
+
+class ServedJob:
+    """A job of four tasks whose answers the JVM hands over, as far as it gets."""
+
+    def __init__(self, share: float) -> None:
+        serializer, served = AutoBatchedSerializer(CPickleSerializer()), io.BytesIO()
+        for task in range(4):
+            serializer.dump_stream(private.with_end({"part": f"{task}/{at}"} for at in range(9)), served)
+        self.serializer, self.data = serializer, served.getvalue()[: int(share * len(served.getvalue()))]
+
+    def collect(self) -> list[Any]:
+        return list(self.serializer.load_stream(io.BytesIO(self.data)))
+
+    def getNumPartitions(self) -> int:
+        return 4
+
+
+def test_what_tasks_answer_is_taken_whole() -> None:
+    job: Any = ServedJob(1)
+    assert private.answers_of(job) == [{"part": f"{task}/{at}"} for task in range(4) for at in range(9)]
+
+
+@pytest.mark.parametrize("share", [0, 0.26, 0.5, 0.75, 0.9, 0.999])
+def test_answers_that_are_cut_off_are_not_taken_for_all(share: float) -> None:
+    """PySpark reads a stream whose other side has died to its end, without an error."""
+    job: Any = ServedJob(share)
+    assert len(job.collect()) < 40
+    with pytest.raises(Unavailable, match="cut off"):
+        private.answers_of(job)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.8, 0.99, 1])
+def test_rows_that_are_cut_off_are_an_error(share: float) -> None:
+    """Behind an Arrow stream, which may end anywhere, ``toArrow`` reads the order of its batches."""
+    batches = [pa.RecordBatch.from_pydict({"n": list(range(at, at + 9))}) for at in range(3)]
+    served = io.BytesIO()
+    with pa.ipc.new_stream(served, batches[0].schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    for number in (3, 2, 0, 1):
+        served.write(number.to_bytes(4, "big"))
+    cut = io.BytesIO(served.getvalue()[: int(share * len(served.getvalue()))])
+    if share == 1:
+        assert list(ArrowCollectSerializer().load_stream(cut)) == [batches[2], batches[0], batches[1]]
+        return
+    with pytest.raises((EOFError, OSError, pa.ArrowInvalid)):
+        list(ArrowCollectSerializer().load_stream(cut))
 
 
 def test_an_environment_that_another_thread_reads_does_not_change() -> None:

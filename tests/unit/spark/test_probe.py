@@ -83,11 +83,11 @@ class Session:
         return self
 
     def mapInArrow(self, task, schema):
-        self.found = [row for batch in task(iter(self.numbers)) for row in batch.to_pylist()]
+        self.found = list(task(iter(self.numbers)))
         return self
 
-    def collect(self):
-        return self.found
+    def toArrow(self):
+        return pa.Table.from_batches(self.found)
 
 
 def part_of(work, lists, bad, **mask):

@@ -280,5 +280,5 @@ class Probe:
         if self.session is None:
             with ThreadPoolExecutor(count, "holdfast-probe") as threads:
                 return [each for found in threads.map(task.found, range(count)) for each in found]
-        rows = self.session.range(0, count, 1, count).mapInArrow(task, FOUND).collect()
+        rows = private.rows_of(self.session.range(0, count, 1, count).mapInArrow(task, FOUND))
         return [(row["number"], (row["kind"], row["what"], row["why"])) for row in rows]

@@ -32,6 +32,7 @@ from holdfast.plan.levels.taps import Taps
 from holdfast.ports import Carried
 from holdfast.positions import Positions
 from holdfast.quarantine.mask import EVERYTHING, Passing
+from holdfast.spark import private
 from holdfast.spark.evaluation import Evaluated, Here
 from holdfast.spark.failure import is_too_large
 from holdfast.spark.sampling import Sampling
@@ -88,8 +89,7 @@ class PlanJob:
 
     def answers(self, batch: DataFrame, start: Positions, end: Positions, last: LastTask) -> list[Any]:
         """Run the plan, and the last task behind it."""
-        answers: list[Any] = batch.mapInArrow(_OfBatches(last), ANSWERS).collect()
-        return answers
+        return private.rows_of(batch.mapInArrow(_OfBatches(last), ANSWERS))
 
     def chunks(self, batch: DataFrame, start: Positions, end: Positions) -> list[Chunk]:
         """Run the plan, and bring what comes out to the driver."""

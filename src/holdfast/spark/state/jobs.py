@@ -203,9 +203,9 @@ class LevelJobs:
                 made = made.partitionBy(self._partitions, int)
             made, pool = made.mapPartitions(level), f"level-{number}"
         with self._workers(pool):
-            made = made if last is None else made.mapPartitions(last)
+            made = (made if last is None else made.mapPartitions(last)).mapPartitions(private.with_end)
             made.id()  # NB it is not made before, and by then its functions have their workers
-        return list(made.collect())
+        return private.answers_of(made)
 
     def _workers(self, pool: str) -> AbstractContextManager[None]:
         """Return what gives functions their workers: each level has its own, which keep the state of its buckets."""

@@ -190,8 +190,9 @@ class StateReader:
         self, view: Path, batch_id: int, state_schemas: Mapping[str, StateSchema]
     ) -> dict[tuple[str, int], Record]:
         frame = self._variable(view, batch_id, "record", {}).select("key.operator", "key.label", "value.value")
-        rows = frame.coalesce(self.tasks).collect()
-        return {(row[0], row[1]): Record.from_json(row[2]) for row in rows if row[0] in state_schemas}
+        rows = private.rows_of(frame.coalesce(self.tasks))
+        known = (row for row in rows if row["operator"] in state_schemas)
+        return {(row["operator"], row["label"]): Record.from_json(row["value"]) for row in known}
 
     def _written(self, view: Path, batch_id: int, task: WriteTask) -> Iterator[tuple[str, int, BucketState]]:
         empty = [key for key, record in task.records.items() if not record.parts]
@@ -204,9 +205,8 @@ class StateReader:
         frame = self._variable(view, batch_id, "parts", options).select(
             "key.operator", "key.label", "user_map_key.part", "user_map_key.piece", "user_map_value.data"
         )
-        rows = frame.coalesce(self.tasks).mapInArrow(task, _FOUND).collect()
-        for row in rows:
-            yield row[0], row[1], _state_of(json.loads(row[2]))
+        for row in private.rows_of(frame.coalesce(self.tasks).mapInArrow(task, _FOUND)):
+            yield row["operator"], row["number"], _state_of(json.loads(row["state"]))
 
     def _variable(self, view: Path, batch_id: int, name: str, options: Mapping[str, str]) -> DataFrame:
         frames = []
