@@ -221,6 +221,12 @@ def test_runs_that_start_at_once_take_turns_with_the_environment(spark: SparkSes
 # --- what jobs answer -------------------------------------------------------------------------------------------------
 
 
+def test_groups_come_to_the_partition_that_they_name(spark: SparkSession) -> None:
+    groups = spark.sparkContext.parallelize([(number % 3, [number, -number]) for number in range(8)], 2)
+    found = private.spread(groups, 4).glom().collect()
+    assert [sorted(map(abs, of)) for of in found] == [[0, 0, 3, 3, 6, 6], [1, 1, 4, 4, 7, 7], [2, 2, 5, 5], []]
+
+
 def test_a_job_answers_with_all_that_its_tasks_do(spark: SparkSession) -> None:
     job = spark.sparkContext.parallelize(range(4), 4).mapPartitions(lambda given: [f"{n}" for n in given if n != 1])
     assert private.answers_of(job.mapPartitions(private.with_end)) == ["0", "2", "3"]

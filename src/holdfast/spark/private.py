@@ -36,6 +36,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,12 +45,13 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext, cloudpickle
 from pyspark.java_gateway import launch_gateway
+from pyspark.serializers import BatchedSerializer, pack_long
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
-from holdfast.errors import Unavailable
+from holdfast.errors import Unavailable, present
 from holdfast.spark.spark_versions import running
 
 T = TypeVar("T")
@@ -300,6 +302,29 @@ def workers_apart(context: SparkContext, variable: str, value: str) -> Iterator[
             yield
         finally:
             context.environment = before
+
+
+def spread(groups: RDD[tuple[int, list[T]]], partitions: int) -> RDD[T]:
+    """Return the values of groups, each in the partition whose number its group has: a shuffle of whole groups.
+
+    Seen in 4.3: what ``RDD.partitionBy`` does once it has gathered values.  It gathers a number of them, whatever their
+    size, and no more than 2 GiB can be pickled.  If it changes: that one, with values instead of groups.
+    """
+    context = groups.context
+    serializer = context._unbatched_serializer
+    pairs = groups.mapPartitions(partial(_pairs, serializer), preservesPartitioning=True)
+    pairs._bypass_serializer = True
+    jvm = present(context._jvm, "a shuffle is asked for without a JVM.")
+    partitioner = jvm.PythonPartitioner(partitions, id(spread))
+    shuffled = jvm.PairwiseRDD(pairs._jrdd.rdd()).asJavaPairRDD().partitionBy(partitioner)
+    return RDD(jvm.PythonRDD.valueOfPair(shuffled), context, BatchedSerializer(serializer))
+
+
+def _pairs(serializer: Any, groups: Iterable[tuple[int, list[object]]]) -> Iterator[bytes]:
+    """Yield groups as ``PairwiseRDD`` takes them: by twos, a number and what it does not look at (seen in 4.3)."""
+    for number, values in groups:
+        yield pack_long(number)
+        yield serializer.dumps(values)
 
 
 # --- what jobs answer -------------------------------------------------------------------------------------------------

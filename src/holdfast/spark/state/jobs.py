@@ -7,6 +7,7 @@ into a row and out of it again, and a plan made for each epoch (design/0066).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import crossing
-from holdfast.plan.chunks import Chunk
+from holdfast.plan.chunks import BATCH_BYTES, Chunk
 from holdfast.plan.levels.packing import Packing
 from holdfast.plan.levels.taps import Taps
 from holdfast.ports import Source, Span
@@ -30,9 +31,6 @@ from holdfast.spark.state.here import PiecesAt
 from holdfast.spark.state.host import POOL_VARIABLE, LevelTask
 from holdfast.spark.state.plan import StatefulPlan
 from holdfast.spark.wishes import wish_of_task
-
-Placed = tuple[int, Chunk]
-"""A chunk, behind the number of the task that takes it."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +65,12 @@ class ReadTask:
         How each source is opened.
     packings : mapping of str to Packing
         How its rows become chunks.
-    partitions : int
-        How many tasks take them.
     """
 
     readers: Mapping[str, Reader]
     packings: Mapping[str, Packing]
-    partitions: int
 
-    def __call__(self, shares: Iterable[Sequence[SourcePiece]]) -> Iterator[Placed]:
+    def __call__(self, shares: Iterable[Sequence[SourcePiece]]) -> Iterator[Chunk]:
         """Yield the chunks of all pieces."""
         with crossing():
             wish = wish_of_task()
@@ -83,14 +78,36 @@ class ReadTask:
             for piece in (piece for share in shares for piece in share):
                 packing = self.packings[piece.source]
                 if piece.span is None:
-                    chunks = packing.controls(piece.ordinal, piece.ended)
-                else:
-                    if piece.source not in opened:
-                        opened[piece.source] = self.readers[piece.source].for_rows(wish).open()
-                    source = readable(opened[piece.source], piece.span)
-                    chunks = packing.rows(piece.ordinal, packing.read(source, piece.span), taps=taps)
-                for chunk in chunks:
-                    yield chunk.bucket % self.partitions, chunk
+                    yield from packing.controls(piece.ordinal, piece.ended)
+                    continue
+                if piece.source not in opened:
+                    opened[piece.source] = self.readers[piece.source].for_rows(wish).open()
+                source = readable(opened[piece.source], piece.span)
+                yield from packing.rows(piece.ordinal, packing.read(source, piece.span), taps=taps)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What takes chunks to the tasks of a level: groups for each.  Picklable; called by ``mapPartitions``.
+
+    Parameters
+    ----------
+    partitions : int
+        How many tasks take them.
+    """
+
+    partitions: int
+
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Chunk]]]:
+        """Yield groups behind the number of the task that takes them, whenever there are ``BATCH_BYTES`` of chunks."""
+        groups, size = defaultdict[int, list[Chunk]](list), 0
+        for chunk in chunks:
+            groups[chunk.bucket % self.partitions].append(chunk)
+            size += len(memoryview(chunk.data))
+            if size >= BATCH_BYTES:
+                yield from groups.items()
+                groups, size = defaultdict(list), 0
+        yield from groups.items()
 
 
 @dataclass(frozen=True)
@@ -98,14 +115,12 @@ class LevelChunks:
     """Tasks of a level, between two shuffles.  Picklable; called by ``mapPartitions``."""
 
     task: LevelTask
-    partitions: int
 
-    def __call__(self, placed: Iterable[Placed]) -> Iterator[Placed]:
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Take all chunks of some buckets; yield what comes out."""
         with crossing():
-            for out in self.task.run([chunk for _, chunk in placed]):
-                for chunk in out:
-                    yield chunk.bucket % self.partitions, chunk
+            for out in self.task.run(list(chunks)):
+                yield from out
 
 
 @dataclass(frozen=True)
@@ -114,9 +129,9 @@ class LastChunks:
 
     last: LastTask
 
-    def __call__(self, placed: Iterable[Placed]) -> Iterator[dict[str, Any]]:
+    def __call__(self, chunks: Iterable[Chunk]) -> Iterator[dict[str, Any]]:
         """Yield answers, as rows."""
-        for batch in self.last([chunk] for _, chunk in placed):
+        for batch in self.last([chunk] for chunk in chunks):
             yield from batch.to_pylist()
 
 
@@ -150,19 +165,27 @@ class LevelJobs:
         Reads them.
     levels : sequence of LevelTask
         The levels, in their order.
+    partitions : int
+        How many tasks each of them has.
     parallelism : int
         Tasks that can run at a time.
     """
 
     def __init__(
-        self, session: SparkSession, sources: SourcesHere, task: ReadTask, levels: Sequence[LevelTask], parallelism: int
+        self,
+        session: SparkSession,
+        sources: SourcesHere,
+        task: ReadTask,
+        levels: Sequence[LevelTask],
+        partitions: int,
+        parallelism: int,
     ) -> None:
         self._session = session
         self._sources = sources
         self._packings = task.packings
-        self._partitions = task.partitions
+        self._partitions = partitions
         self._read = PickledTask.of(task)
-        self._levels = [(of.number, PickledTask.of(LevelChunks(of, task.partitions))) for of in levels]
+        self._levels = [(of.number, PickledTask.of(LevelChunks(of))) for of in levels]
         self._parallelism = parallelism
         self._counts = TaskCounts(parallelism)
 
@@ -179,7 +202,7 @@ class LevelJobs:
         """Return the jobs of a plan, whose state is in a place that every worker sees."""
         routing = plan.stages.routing
         levels = [LevelTask(level, level.number, routing, at.checkpoint, at.below) for level in plan.levels]
-        return cls(session, sources, ReadTask(readers, plan.packings, routing.partitions), levels, parallelism)
+        return cls(session, sources, ReadTask(readers, plan.packings), levels, routing.partitions, parallelism)
 
     def answers(self, batch: DataFrame, start: Positions, end: Positions, last: LastTask) -> list[Any]:
         """Return what the last tasks answer."""
@@ -187,7 +210,7 @@ class LevelJobs:
 
     def chunks(self, batch: DataFrame, start: Positions, end: Positions) -> list[Chunk]:
         """Return what comes out of the last level."""
-        return [chunk for _, chunk in self._run(start, end, None)]
+        return self._run(start, end, None)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
@@ -200,7 +223,7 @@ class LevelJobs:
         made, pool = made.mapPartitions(self._read), ""
         for number, level in self._levels:
             with self._workers(pool):
-                made = made.partitionBy(self._partitions, int)
+                made = private.spread(made.mapPartitions(Grouping(self._partitions)), self._partitions)
             made, pool = made.mapPartitions(level), f"level-{number}"
         with self._workers(pool):
             made = (made if last is None else made.mapPartitions(last)).mapPartitions(private.with_end)
