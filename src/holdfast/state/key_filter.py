@@ -22,6 +22,9 @@ _KEYS_MAX = 1 << 17
 _ROWS_MIN = 1 << 13
 """Below this many rows the exact comparison alone is as fast."""
 
+_APART_MIN = 1 << 12
+"""The rows of a smaller chunk are looked at as fast as its lowest and highest numbers are found."""
+
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: spreads close values over the high bits
 
 
@@ -51,7 +54,8 @@ def candidates(table: pa.Table, keys: pa.Table) -> Ints | None:
 def near(table: pa.Table, keys: pa.Table) -> Ints | None:
     """Return the rows of those chunks of a table that may have some of the keys, ascending; None for all rows.
 
-    A look at each chunk's lowest and highest numbers.  What an epoch adds mostly has numbers that no row before it has.
+    A look at the lowest and highest numbers of each large chunk.  What an epoch adds mostly has numbers that no row
+    before it has.
 
     Parameters
     ----------
@@ -61,13 +65,16 @@ def near(table: pa.Table, keys: pa.Table) -> Ints | None:
     spans = [_span(column) for column in keys.columns]
     if not any(spans):
         return None
+    batches = table.to_batches()
+    apart = [_is_apart(batch, spans) for batch in batches]
+    if not any(apart):
+        return None
     found, begin = [np.zeros(0, np.int64)], 0
-    for batch in table.to_batches():
-        if not _is_apart(batch, spans):
+    for batch, is_left_out in zip(batches, apart, strict=True):
+        if not is_left_out:
             found.append(np.arange(begin, begin + batch.num_rows))
         begin += batch.num_rows
-    rows = np.concatenate(found)
-    return None if len(rows) == table.num_rows else rows
+    return np.concatenate(found)
 
 
 Span = tuple[int, int] | None
@@ -87,8 +94,11 @@ def _span(column: pa.ChunkedArray | pa.Array) -> Span:
 def _is_apart(batch: pa.RecordBatch, spans: Sequence[Span]) -> bool:
     """Return whether no row of a chunk can be among keys: all its numbers of one column are below theirs, or above.
 
-    Rows are kept in the order in which they came, so numbers that grow with time are apart in nearly all chunks.
+    Rows are kept in the order in which they came, so numbers that grow with time are apart in nearly all chunks.  It
+    is not asked of small ones.
     """
+    if batch.num_rows < _APART_MIN:
+        return False
     for column, span in zip(batch.columns, spans, strict=True):
         mine = None if span is None else _span(column)
         if span is not None and mine is not None and (mine[1] < span[0] or span[1] < mine[0]):

@@ -9,7 +9,7 @@ import pytest
 from holdfast.state import key_filter, tables
 from holdfast.state.step import Change, StateTable
 
-ROWS = 1 << 13
+ROWS = 1 << 15
 TABLE = pa.concat_tables([
     pa.table({"k": np.arange(start, start + ROWS // 4) % 1000, "n": np.arange(start, start + ROWS // 4)})
     for start in range(0, ROWS, ROWS // 4)
@@ -33,6 +33,20 @@ def test_a_null_among_the_keys_or_rows_is_no_reason_to_leave_out_a_chunk() -> No
     found = key_filter.candidates(table, keys)
     assert found is not None
     assert ROWS in found.tolist()
+
+
+def test_of_large_chunks_those_apart_are_left_out_and_small_ones_are_not_asked() -> None:
+    """Where an epoch adds a thousand rows, to ask each chunk took longer than to look at its rows."""
+    keys = pa.table({"n": [3]})
+    columns = TABLE.select(["n"])
+    near = key_filter.near(columns, keys)
+    assert near is not None
+    assert near.tolist() == list(range(ROWS // 4))
+    small = pa.concat_tables([pa.table({"n": np.arange(at, at + 100)}) for at in range(0, ROWS, 100)])
+    assert key_filter.near(small, keys) is None
+    few = key_filter.near(pa.concat_tables([columns, pa.table({"n": [3]})]), keys)
+    assert few is not None
+    assert few.tolist() == [*range(ROWS // 4), ROWS]
 
 
 def test_times_are_told_apart_as_numbers_are() -> None:
