@@ -139,17 +139,8 @@ class Routing:
         return "", label("", chunk.bucket % self.partitions, self.partitions, self.partitions)
 
     def batches(self, chunks: Iterable[Chunk], level: int) -> Iterator[pa.RecordBatch]:
-        """Yield chunks, addressed to a level, in batches."""
-        gathered: list[Chunk] = []
-        size = 0
-        for chunk in chunks:
-            gathered.append(chunk)
-            size += len(memoryview(chunk.data))
-            if size >= BATCH_BYTES:
-                yield self.to_batch(gathered, level)
-                gathered, size = [], 0
-        if gathered:
-            yield self.to_batch(gathered, level)
+        """Return chunks, addressed to a level, in batches."""
+        return (self.to_batch(together, level) for together in by_size(chunks))
 
     def to_batch(self, chunks: Sequence[Chunk], level: int) -> pa.RecordBatch:
         """Return chunks, addressed to a level, as Spark takes them."""
@@ -166,6 +157,20 @@ class Routing:
         ]
         arrays = [pa.array(column, of.type) for column, of in zip(columns, SCHEMA, strict=False)]
         return pa.RecordBatch.from_arrays([*arrays, _binary([chunk.data for chunk in chunks])], schema=SCHEMA)
+
+
+def by_size(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """Yield chunks, in their order, together up to the one that makes them ``BATCH_BYTES``."""
+    together: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        together.append(chunk)
+        size += len(memoryview(chunk.data))
+        if size >= BATCH_BYTES:
+            yield together
+            together, size = [], 0
+    if together:
+        yield together
 
 
 def _binary(values: Sequence[bytes | pa.Buffer]) -> pa.Array:

@@ -17,7 +17,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import crossing
-from holdfast.plan.chunks import BATCH_BYTES, Chunk
+from holdfast.plan.chunks import Chunk, by_size
 from holdfast.plan.levels.packing import Packing
 from holdfast.plan.levels.taps import Taps
 from holdfast.ports import Source, Span
@@ -99,15 +99,12 @@ class Grouping:
     partitions: int
 
     def __call__(self, chunks: Iterable[Chunk]) -> Iterator[tuple[int, list[Chunk]]]:
-        """Yield groups behind the number of the task that takes them, whenever there are ``BATCH_BYTES`` of chunks."""
-        groups, size = defaultdict[int, list[Chunk]](list), 0
-        for chunk in chunks:
-            groups[chunk.bucket % self.partitions].append(chunk)
-            size += len(memoryview(chunk.data))
-            if size >= BATCH_BYTES:
-                yield from groups.items()
-                groups, size = defaultdict(list), 0
-        yield from groups.items()
+        """Yield groups behind the number of the task that takes them: together they are as large as a batch."""
+        for together in by_size(chunks):
+            groups = defaultdict[int, list[Chunk]](list)
+            for chunk in together:
+                groups[chunk.bucket % self.partitions].append(chunk)
+            yield from groups.items()
 
 
 @dataclass(frozen=True)
